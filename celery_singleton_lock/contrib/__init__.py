@@ -1,0 +1,1 @@
+"""Where a lock meets other libraries: each module here imports the one library it is named after."""

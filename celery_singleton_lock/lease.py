@@ -1,0 +1,163 @@
+"""A lease: the right to work on a resource until a local deadline."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from . import keys
+from .clock import Clock, now, validity
+from .errors import LeaseLost
+
+logger = logging.getLogger(__name__)
+
+
+class Lease:
+    """The right to work on one resource, until a deadline on this machine's own clock.
+
+    ``key``: the resource (its text may hold argument values: do not log it, log ``key_id``). ``key_id``: 16 hex digits.
+    ``token``: this execution's owner token, 32 hex digits. ``fence``: the fencing token, an int that is larger than
+    any granted before for this key. ``record_id``: what this run's record is kept under, 32 hex digits or None.
+    ``ttl``: seconds.
+    """
+
+    def __init__(
+        self,
+        key: str,
+        token: str,
+        fence: int,
+        ttl: float,
+        *,
+        sent: float,
+        max_hold: float | None = None,
+        record_id: str | None = None,
+        clock: Clock = now,
+        on_lost: Callable[[Lease], None] | None = None,
+    ) -> None:
+        """``sent``: the clock's reading from before the request was sent."""
+        self.key = key
+        self.token = token
+        self.fence = fence
+        self.ttl = ttl
+        self.record_id = record_id
+        self.acquired = sent
+        self._clock = clock
+        self._on_lost = on_lost
+        self._last = math.inf if max_hold is None else sent + max_hold
+        self._deadline = min(sent + validity(ttl), self._last)
+        self._reason: str | None = None
+        self._ended = False
+        self._settling = threading.Lock()
+
+    @classmethod
+    def unguarded(cls, key: str, record_id: str | None) -> Lease:
+        """The lease of a task whose lock is switched off: it never ends, and its fence is the local clock's reading."""
+        fence = int(time.time() * 1_000_000)
+        lease = cls(key, "", fence, math.inf, sent=0.0, record_id=record_id)
+        lease._deadline = math.inf
+        return lease
+
+    def __repr__(self) -> str:
+        state = "lost" if self.lost else "ended" if self._ended else f"{self.remaining():.1f} s left"
+        return f"<Lease {self.key_id} fence={self.fence} {state}>"
+
+    @property
+    def key_id(self) -> str:
+        """16 hex digits that name the key in logs."""
+        return keys.key_id(self.key)
+
+    def remaining(self) -> float:
+        """Seconds until the lease ends unless it is renewed; 0.0 where it is not held any more."""
+        if self._ended or self._reason is not None:
+            return 0.0
+        return max(0.0, self._deadline - self._clock())
+
+    @property
+    def deadline(self) -> float:
+        """The clock's reading at which the lease ends unless it is renewed."""
+        return self._deadline
+
+    @property
+    def lost(self) -> bool:
+        """Whether the lease ended before its body: another run may have the resource."""
+        return self._reason is not None or (not self._ended and self._clock() >= self._deadline)
+
+    @property
+    def reason(self) -> str | None:
+        """Why the lease was lost, in a few words; None where it was not."""
+        return self._reason
+
+    def ensure_held(self) -> None:
+        """Raise `LeaseLost` unless the lease is held now."""
+        if self._ended:
+            raise LeaseLost(self.key_id, "it was released")
+        if self.lost:
+            raise LeaseLost(self.key_id, self._reason or self.overdue())
+
+    def overdue(self) -> str:
+        """Why the deadline passed, in words."""
+        return "max_hold is over" if self._deadline >= self._last else "it ran out before a renewal was confirmed"
+
+    def confirm(self, sent: float, ttl: float | None = None) -> bool:
+        """A renewal sent at ``sent`` (with a new ``ttl``, where given) succeeded: set the deadline anew.
+
+        False where it came too late.
+        """
+        with self._settling:
+            if self.lost or self._ended:  # past its deadline: never revived, whatever the server says
+                return False
+            self.ttl = ttl or self.ttl
+            self._deadline = min(sent + validity(self.ttl), self._last)
+            return True
+
+    def lose(self, reason: str) -> bool:
+        """Mark the lease lost and tell the observer, once. False where it was lost or ended already."""
+        with self._settling:
+            if self._reason is not None or self._ended:
+                return False
+            self._reason = reason
+        if self._on_lost is not None:
+            try:
+                self._on_lost(self)
+            except Exception:  # an observer's fault must end neither the renewal thread nor the task
+                logger.exception("the observer of a lost lease failed")
+        return True
+
+    def end(self) -> None:
+        """The body is over: nothing is lost any more, and nothing held."""
+        if self.lost:
+            self.lose(self.overdue())
+        with self._settling:
+            self._ended = True
+
+
+_held: ContextVar[tuple[Lease | None, ...]] = ContextVar("singleton_lock_held", default=())
+
+
+def current_lease() -> Lease | None:
+    """The lease that the running body holds; None where no lock is held."""
+    held = _held.get()
+    return held[-1] if held else None
+
+
+def held_lease(key: str) -> Lease | None:
+    """The innermost lease of this context on ``key``, or None."""
+    return next((lease for lease in reversed(_held.get()) if lease is not None and lease.key == key), None)
+
+
+@contextmanager
+def holding(lease: Lease | None) -> Iterator[None]:
+    """Make ``lease`` the current one for the block: per thread and greenlet, never on an object they share.
+
+    None: the block runs without a lock, and must not take an outer body's lease for its own.
+    """
+    mark = _held.set((*_held.get(), lease))
+    try:
+        yield
+    finally:
+        _held.reset(mark)

@@ -1,0 +1,129 @@
+"""What a task's request says about its message, and how the whole message is sent again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from celery import Task
+from celery.exceptions import Ignore, Reject, Retry
+
+from .errors import LockKeyError, SingletonLockError
+
+#: The header in which a waiting message carries its own state.
+HEADER = "singleton_lock"
+_ENTERED = "_singleton_lock_entered"
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One call of a task, as its request describes it.
+
+    ``in_worker``: it came as a message, so it can be sent again; ``state``: the header of earlier waits.
+    """
+
+    request: Any
+    in_worker: bool
+    task_id: str | None
+    retries: int
+    parent_id: str | None
+    redelivered: bool
+    state: Mapping[str, Any]
+    idempotency_key: str | None
+
+    @classmethod
+    def of(cls, task: Task) -> Message:
+        """The call that is entering ``task`` now.
+
+        A request is a worker's once: a call of the task inside its own body finds the same request, marked.
+        """
+        request = task.request_stack.top
+        if request is None or request.called_directly or _ENTERED in request.__dict__:
+            return cls(None, False, getattr(request, "id", None), 0, None, False, {}, None)
+        request.__dict__[_ENTERED] = True
+        headers = request.headers or {}
+        state = headers.get(HEADER) or request.__dict__.get(HEADER)
+        return cls(
+            request,
+            not request.is_eager,
+            request.id,
+            request.retries or 0,
+            request.parent_id,
+            bool((request.delivery_info or {}).get("redelivered")),
+            state if isinstance(state, Mapping) else {},
+            _idempotency_key(headers.get("idempotency_key")),
+        )
+
+    @property
+    def waits(self) -> int:
+        """How often the message was sent again for a lock."""
+        waits = self.state.get("waits")
+        return waits if isinstance(waits, int) and waits > 0 else 0
+
+    @property
+    def waited(self) -> float:
+        """Seconds since the first wait, by the wall clock: it passes from machine to machine."""
+        since = self.state.get("since")
+        return max(0.0, time.time() - since) if isinstance(since, (int, float)) else 0.0
+
+    @property
+    def begun(self) -> bool:
+        """Whether the message's work may have started before: then it is neither skipped nor failed."""
+        return self.retries > 0 or self.redelivered or self.state.get("begun") is True
+
+    def send_again(self, task: Task, reason: SingletonLockError, countdown: float, *, begun: bool) -> Retry:
+        """Publish the same message once more, with its waits counted. Returns the Retry to raise.
+
+        A publish that fails raises: Reject with requeue where the broker still owns the message (acks_late), else
+        ``reason``, so that the task fails in sight.
+        """
+        request = self.request
+        since = self.state.get("since")
+        state = {
+            **self.state,
+            "v": 1,
+            "waits": self.waits + 1,
+            "since": since if isinstance(since, (int, float)) else time.time(),
+            "begun": begun,
+        }
+        fields = request.__dict__
+        options: dict[str, Any] = {
+            "retries": self.retries,
+            "countdown": countdown,
+            "ignore_result": fields.get("ignore_result", task.ignore_result),
+            "add_to_parent": False,
+        }
+        for name in ("argsrepr", "kwargsrepr", "compression"):
+            if fields.get(name) is not None:
+                options[name] = fields[name]
+        if request.correlation_id not in (None, request.id):
+            options["correlation_id"] = request.correlation_id
+        delivery_mode = (fields.get("properties") or {}).get("delivery_mode")
+        if delivery_mode is not None:
+            options["delivery_mode"] = delivery_mode
+        signature = task.signature_from_request(request, **options)
+        signature.options["headers"] = {**(signature.options.get("headers") or {}), HEADER: state}
+        # Celery would name the running task as the parent of what it sends, but the message is that task itself.
+        request.called_directly = True
+        try:
+            signature.apply_async()
+        except Exception as error:
+            if task.acks_late:
+                raise Reject(f"the message could not be sent again: {error}", requeue=True) from error
+            raise reason from error
+        finally:
+            request.called_directly = False
+        return Retry(exc=reason, when=countdown, sig=signature)
+
+
+def end_silently(why: str) -> Ignore:
+    """The exception that ends a delivery and leaves the stored result to the message that carries the id now."""
+    return Ignore(why)
+
+
+def _idempotency_key(value: Any) -> str | None:
+    if value is None or (isinstance(value, str) and value):
+        return value
+    raise LockKeyError("headers.idempotency_key", "give a text that is not empty")

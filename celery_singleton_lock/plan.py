@@ -1,0 +1,162 @@
+"""What one task's options come to on its app: checked when the task is bound, used by each run."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from celery import Celery, Task
+from celery.app.annotations import resolve_all
+
+from . import keys, records
+from .errors import LockConfigError
+from .message import Message
+from .options import FOREIGN, NAMES, LockOptions, check_contradictions, check_options, combine
+from .protocol import Store, Write
+from .settings import LockSettings, settings_of
+
+ATTRIBUTE = "lock_"
+#: An attribute of the classes on which every name that begins with ``lock_`` is an option.
+RESERVES = "_singleton_lock_reserves_prefix"
+_KNOWN = {ATTRIBUTE + name for name in NAMES}
+_DAY = 24 * 3600.0
+_LEAST_DELIVERY_TTL = 2 * 3600.0
+
+
+def attribute_options(namespace: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """The checked ``lock_*`` options of a class body or of annotations. Raises `LockConfigError`."""
+    given = {name[len(ATTRIBUTE) :]: value for name, value in namespace.items() if name.startswith(ATTRIBUTE)}
+    for name in set(given) & {"expiry"}:
+        warnings.warn(f"{where}: {ATTRIBUTE}{name} has no effect; set {ATTRIBUTE}{FOREIGN[name]}", stacklevel=4)
+        del given[name]
+    try:
+        return check_options(given, spelt=lambda name: ATTRIBUTE + name)
+    except LockConfigError as error:
+        raise LockConfigError(f"{where}: {error}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What one call is about. ``key``: the resource. ``record_id``: what its record is kept under, or None.
+
+    ``rank``: the attempt that a record must not be older than; None where no record is kept. ``fingerprint``: of the
+    payload, where another payload under the same record is a mistake.
+    """
+
+    key: str
+    record_id: str | None = None
+    rank: int | None = None
+    fingerprint: str | None = None
+
+
+class Plan:
+    """One task on one app. Raises `LockConfigError` when its options are wrong."""
+
+    def __init__(self, task: type[Task], app: Celery, decorator: Mapping[str, Any]) -> None:
+        self.name: str = task.name
+        self.settings: LockSettings = settings_of(app)
+        attributes: dict[str, Any] = {}
+        reserved = getattr(task, RESERVES, False)
+        for base in reversed(task.__mro__):
+            namespace = vars(base)
+            if not reserved:  # a stranger's class may have an attribute of its own that begins with lock_
+                namespace = {name: namespace[name] for name in _KNOWN & namespace.keys()}
+            attributes.update(attribute_options(namespace, f"task {self.name}"))
+        annotated: dict[str, Any] = {}
+        for layer in resolve_all(app.annotations, task):
+            annotated.update(attribute_options(layer, f"task_annotations of {self.name}"))
+        # An annotation was set as an attribute of the class, too: there it is the same value again.
+        try:
+            self.options: LockOptions = combine(annotated, decorator, attributes, self.settings.options)
+            check_contradictions({**attributes, **decorator, **annotated}, self.options)
+            self.signature = _signature(task)
+            self.key = keys.compile_key(self.options.key)
+            self.key.check(self.signature)
+            idempotency = self.options.idempotency_key
+            self.idempotency = None
+            if idempotency is not None and idempotency is not False:
+                self.idempotency = keys.compile_key(idempotency, option="idempotency_key")
+                self.idempotency.check(self.signature)
+        except LockConfigError as error:
+            text = str(error)
+            raise LockConfigError(text if text.startswith("task") else f"task {self.name}: {text}") from None
+        self.models = keys.models(task.run) if getattr(task, "_dump_pydantic_arguments", None) is not None else {}
+        self.defaults = keys.defaults(self.signature)
+        self._bind = keys.binder(self.signature)
+        visibility = self.settings.visibility_timeout
+        self.redelivers = bool(task.acks_late) or visibility is not None
+        #: The longest delay, in seconds, of a message that is sent again: while it waits in a worker it is not
+        #: acknowledged, and at the visibility timeout the broker would deliver it twice.
+        self.longest = float("inf") if visibility is None else visibility / 2
+        self.delivery_ttl = max(2 * (visibility or 0.0), _LEAST_DELIVERY_TTL)
+
+    @cached_property
+    def store(self) -> Store:
+        """The app's lock store. Raises `LockConfigError`."""
+        return self.settings.store
+
+    def arguments(self, task: Task, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """The call's arguments by name, defaults applied, models made where the task asks for them."""
+        try:
+            bound = self._bind(args, kwargs)
+        except TypeError:
+            header = getattr(task, "__header__", None)
+            if header is not None:
+                header(*args, **kwargs)  # raises Celery's own TypeError, with its wording
+            raise
+        return keys.validated(bound, self.models) if self.models else bound
+
+    def work(self, arguments: Mapping[str, Any], message: Message) -> Work:
+        """The resource and the record that a call is about. Raises `LockKeyError`."""
+        text = message.idempotency_key
+        if self.idempotency is not None and (text is None or self.options.key is None):
+            own = self.idempotency.build(self.name, arguments)
+            text = own if text is None else text
+            if self.options.key is None:
+                key = keys.scoped(self.name, own)
+            else:
+                key = self.key.build(self.name, arguments)
+        else:
+            key = self.key.build(self.name, arguments)
+        if text is not None:
+            fingerprint = records.fingerprint(arguments, self.defaults)
+            return Work(key, keys.record_id(self.name, f"key:{text}"), 0, fingerprint)
+        if self.options.idempotency_key is False or not message.in_worker or message.task_id is None:
+            return Work(key)
+        record_id = keys.record_id(self.name, f"delivery:{message.task_id}")
+        return Work(key, record_id, message.retries if self.redelivers else None)
+
+    def write(self, work: Work, record: records.Record) -> Write | None:
+        """What to ask the store to keep; None where no record is kept."""
+        if work.record_id is None or work.rank is None:
+            return None
+        ttl = self.options.idempotency_ttl
+        if ttl is None:
+            ttl = self.delivery_ttl if work.fingerprint is None else _DAY
+        return Write(work.record_id, work.rank, records.encode(record), ttl)
+
+
+def _signature(task: type[Task]) -> inspect.Signature:
+    """The signature of a task's body without its ``self``: the original one, below whatever wraps it."""
+    run = inspect.getattr_static(task, "run")
+    if isinstance(run, (staticmethod, classmethod)):
+        return inspect.signature(run.__func__)
+    signature = inspect.signature(run)
+    return signature.replace(parameters=list(signature.parameters.values())[1:])
+
+
+_plans: WeakKeyDictionary[type[Task], Plan] = WeakKeyDictionary()
+
+
+def plan_of(task: type[Task], decorator: Mapping[str, Any]) -> Plan:
+    """The plan of a bound task class, made once. Raises `LockConfigError`."""
+    plan = _plans.get(task)
+    if plan is None:
+        plan = _plans[task] = Plan(task, task._get_app(), decorator)
+    return plan
+

@@ -1,0 +1,149 @@
+"""What a store of locks is asked and what it answers: the port between guards and servers.
+
+A refusal is a value (`Taken`); "I cannot know" is an exception (`StoreUnavailable`). All times are float seconds.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from .keys import Names
+
+#: How long a resource's last fencing token is remembered after its last use, in seconds.
+FENCE_TTL = 7 * 24 * 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who holds a lock, for logs, events and lineage: no argument of the call is in it."""
+
+    task_id: str | None = None
+    task: str | None = None
+    host: str | None = None
+    pid: int | None = None
+
+    def encode(self) -> str:
+        """The holder as the compact JSON that stands in the lock."""
+        return json.dumps([self.task_id, self.task, self.host, self.pid], separators=(",", ":"))
+
+    @classmethod
+    def decode(cls, text: str | bytes) -> Holder:
+        """The holder from a lock's text; an unknown one where the text is somebody else's."""
+        try:
+            task_id, task, host, pid = json.loads(text)
+        except ValueError:
+            return cls()
+        return cls(task_id, task, host, pid)
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A request for one lock by one owner token. ``record_id`` and ``rank`` ask for an earlier result, too.
+
+    A record answers every asker whose ``rank`` is not above its own.
+    """
+
+    names: Names
+    token: str
+    holder: Holder
+    ttl: float
+    record_id: str | None = None
+    rank: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """A granted lock, as renewal and release name it."""
+
+    names: Names
+    token: str
+    fence: int
+    ttl: float
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """A record to keep: ``body`` answers a repeat of ``rank`` or below for ``ttl`` seconds."""
+
+    record_id: str
+    rank: int
+    body: bytes
+    ttl: float
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """The lock is held. ``unanswered``: an earlier request of this token may still reach the server."""
+
+    fence: int
+    unanswered: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """Somebody else has the resource, for ``remaining`` more seconds unless renewed (None: nobody can tell).
+
+    ``resting``: its body has ended, ``at_least`` has not.
+    """
+
+    holder: Holder
+    remaining: float | None
+    resting: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """The work is done: what its run left behind."""
+
+    body: bytes
+
+
+Answer = Granted | Taken | Recorded
+
+
+class Store(Protocol):
+    """One deployment of locks. Every call is bounded in time and may be repeated without harm.
+
+    ``prefix``: what every key begins with. ``shared``: other processes see its locks. ``timeout``: a call's bound.
+    """
+
+    prefix: str
+    shared: bool
+    timeout: float
+
+    def acquire(self, ask: Ask) -> Answer:
+        """Take the lock, or say why not, in one round trip. Raises `StoreUnavailable`; then nothing stays taken for
+        longer than the ttl."""
+        ...
+
+    def renew(self, holds: Sequence[Hold], timeout: float) -> list[bool]:
+        """Set each hold's expiry to its ttl again; False where it is not held any more. Raises `StoreUnavailable`."""
+        ...
+
+    def release(self, hold: Hold, *, rest: float = 0.0, write: Write | None = None, unanswered: bool = False) -> bool:
+        """Write the record, then free the lock or let it rest for ``rest`` seconds; False where it was not held.
+
+        ``unanswered``: leave the token refused, so that a late request of it takes nothing. Raises
+        `StoreUnavailable`."""
+        ...
+
+    def peek(self, names: Names) -> Taken | None:
+        """Who holds the lock now; None where it is free. Raises `StoreUnavailable`."""
+        ...
+
+    def close(self) -> None:
+        """Close what is open; the next call opens again."""
+        ...
+
+
+def refusal_time(ttl: float) -> float:
+    """How long (seconds) the token of an unanswered request stays refused."""
+    return max(4 * ttl, 60.0)
+
+
+def call_timeout(timeout: float, ttl: float) -> float:
+    """The bound (seconds) of one call for a lease of ``ttl``: never more than a quarter of it."""
+    return min(timeout, ttl / 4)

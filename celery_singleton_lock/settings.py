@@ -1,0 +1,145 @@
+"""The app's ``singleton_lock_*`` settings: the only reader of ``app.conf``."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from celery import Celery
+from celery.local import Proxy
+from kombu.serialization import dumps, loads, prepare_accept_content
+
+from .errors import LockConfigError
+from .options import FOREIGN, NAMES, check_options, seconds, unknown
+from .protocol import Store
+from .records import Encoded
+from .stores import DEFAULT_PREFIX, DEFAULT_TIMEOUT, open_store, redact
+
+logger = logging.getLogger(__name__)
+
+PREFIX = "singleton_lock_"
+_CONNECTION = ("url", "timeout", "prefix")
+_LATER = ("min_replicas", "strict_checks", "free_killed")
+_PER_TASK = ("key",)
+
+#: Transports of which a message comes again when it is not acknowledged in time, with kombu's own default (seconds).
+_VISIBILITY_TIMEOUTS = {"redis": 3600.0, "rediss": 3600.0, "sentinel": 3600.0, "redis+socket": 3600.0, "sqs": 1800.0}
+
+
+class LockSettings:
+    """What one app's configuration says about locks, checked once. Raises `LockConfigError`."""
+
+    def __init__(self, app: Celery) -> None:
+        self._conf = app.conf
+        given = dict(_given(app))
+        for name in _LATER:
+            if name in given:
+                raise LockConfigError(f"{PREFIX}{name} is not supported yet; remove it")
+        for name in _PER_TASK:
+            if name in given:
+                raise LockConfigError(f"{PREFIX}{name} cannot be set for a whole app; set it per task")
+        for name in set(given) - {*NAMES, *_CONNECTION}:
+            if name in FOREIGN:
+                better = PREFIX + FOREIGN[name]
+                warnings.warn(f"{PREFIX}{name} has no effect here; set {better}", stacklevel=2)
+                del given[name]
+        self.url: str | Sequence[str] | None = given.pop("url", None)
+        self.prefix: str = given.pop("prefix", DEFAULT_PREFIX)
+        self.timeout = seconds(f"{PREFIX}timeout", given.pop("timeout", DEFAULT_TIMEOUT), least=0.01, most=60.0)
+        known = [PREFIX + name for name in (*NAMES, *_CONNECTION)]
+        for name in given:
+            if name not in NAMES:
+                raise unknown(PREFIX + name, known)
+        #: The app's own defaults of task options, checked.
+        self.options = check_options(given, spelt=lambda name: PREFIX + name)
+        self._opening = threading.Lock()
+
+    @cached_property
+    def store(self) -> Store:
+        """The app's store, opened on first use."""
+        with self._opening:
+            url, source = self._locate()
+            store = open_store(url, prefix=self.prefix, timeout=self.timeout)
+            if source:
+                logger.info("singleton_lock_url is not set: locks are kept where %s points, %r", source, store)
+            return store
+
+    def _locate(self) -> tuple[str | Sequence[str], str | None]:
+        if self.url:
+            return self.url, None
+        for setting in ("broker_url", "result_backend"):
+            url = self._conf.get(setting)
+            if isinstance(url, str) and url.startswith(("redis://", "rediss://")):
+                if ";" in url:
+                    raise LockConfigError(
+                        f"singleton_lock_url is not set, and {setting} names several servers; "
+                        "set singleton_lock_url to the one that keeps the locks"
+                    )
+                return url, setting
+        raise LockConfigError(
+            "singleton_lock_url is not set, and neither the broker nor the result backend is a Redis server; "
+            'set singleton_lock_url, for example to "redis://localhost:6379/0"'
+        )
+
+    @property
+    def visibility_timeout(self) -> float | None:
+        """Seconds after which the broker delivers an unacknowledged message again; None where it never does."""
+        broker = self._conf.broker_url
+        scheme = str(broker[0] if isinstance(broker, (list, tuple)) and broker else broker).partition("://")[0]
+        default = _VISIBILITY_TIMEOUTS.get(scheme)
+        if default is None:
+            return None
+        return float((self._conf.broker_transport_options or {}).get("visibility_timeout", default))
+
+    def encode_result(self, prepared: Any) -> Encoded:
+        """A result as the result backend would store it. Raises what the serialiser raises."""
+        content_type, encoding, body = dumps(prepared, serializer=self._conf.result_serializer)
+        return Encoded(content_type, encoding, body)
+
+    def decode_result(self, encoded: Encoded) -> Any:
+        """A result as ``.get()`` would give it. Raises what the serialiser raises."""
+        accept = prepare_accept_content(self._conf.result_accept_content or self._conf.accept_content)
+        return loads(encoded.body, encoded.content_type, encoded.content_encoding, accept=accept)
+
+
+def _given(app: Celery) -> Iterator[tuple[str, Any]]:
+    """Every ``singleton_lock_*`` setting that the user gave, by its name without the prefix."""
+    namespace = str(getattr(app.conf, "prefix", "") or "")
+    marks = {(namespace + PREFIX).lower(), PREFIX}
+    seen: set[str] = set()
+    for layer in app.conf.maps:
+        names = layer.keys() if isinstance(layer, Mapping) or hasattr(layer, "keys") else ()
+        for name in list(names):
+            mark = next((mark for mark in marks if str(name).lower().startswith(mark)), None)
+            # Without a namespace Celery does not find the upper-case form, and neither do we: say so below.
+            if mark is not None and name not in seen:
+                short = str(name)[len(mark) :].lower()
+                value = app.conf.get(PREFIX + short, _MISSING)
+                if value is _MISSING:
+                    raise LockConfigError(f"{name} is not read by Celery; write {PREFIX}{short}, in lower case")
+                seen.add(name)
+                yield short, value
+
+
+_MISSING = object()
+_settings: WeakKeyDictionary[Celery, LockSettings] = WeakKeyDictionary()
+
+
+def settings_of(app: Celery) -> LockSettings:
+    """The lock settings of ``app``, read once."""
+    if isinstance(app, Proxy):
+        app = app._get_current_object()
+    found = _settings.get(app)
+    if found is None:
+        found = _settings[app] = LockSettings(app)
+    return found
+
+
+def redacted(url: str | Sequence[str] | None) -> str:
+    """A URL setting for a log line."""
+    return redact(url) if isinstance(url, str) else ", ".join(map(redact, url or ()))

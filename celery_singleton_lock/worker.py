@@ -1,0 +1,51 @@
+"""What a worker process adds: checks before it takes its first message."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from celery import Celery, bootsteps
+
+from .errors import LockConfigError
+from .plan import Plan
+from .settings import settings_of
+
+logger = logging.getLogger(__name__)
+
+
+class StartupChecks(bootsteps.Step):
+    """Refuses to start a worker whose locks could not work, and says once what it starts without."""
+
+    name = "SingletonLockChecks"
+
+    def create(self, parent: Any) -> None:
+        """Check every locked task of the worker's app. Raises `LockConfigError`."""
+        plans = locked_plans(parent.app)
+        if not plans:
+            return
+        off = sorted(plan.name for plan in plans if not plan.options.enabled)
+        if off:
+            logger.warning(
+                "single-instance locks are switched OFF (enabled=False) for %s: their runs may overlap, and their "
+                "fences come from the local clock",
+                ", ".join(off),
+            )
+        if len(off) == len(plans):
+            return
+        if not settings_of(parent.app).store.shared and "prefork" in parent.pool_cls.__module__:
+            raise LockConfigError(
+                "singleton_lock_url: memory:// is not shared between prefork's processes, so nothing would be locked; "
+                'set it to a server, for example "redis://localhost:6379/0", or start the worker with --pool=solo'
+            )
+
+
+def locked_plans(app: Celery) -> list[Plan]:
+    """The plans of every task of ``app`` that asks for a lock. Raises `LockConfigError`."""
+    plans = (getattr(type(task), "singleton_lock_plan", None) for task in app.tasks.values())
+    return [plan() for plan in plans if plan is not None]
+
+
+def add_checks(app: Celery) -> None:
+    """Have every worker of ``app`` make the checks."""
+    app.steps["worker"].add(StartupChecks)
