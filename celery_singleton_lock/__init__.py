@@ -16,8 +16,8 @@ if TYPE_CHECKING:
         SingletonLockError,
         StoreUnavailable,
     )
-    from .guard import Lock
     from .lease import Lease, current_lease
+    from .lock import Lock
     from .records import is_replayed, is_skipped
     from .stores import open_store
     from .task import SingleInstanceTask
@@ -44,7 +44,7 @@ __all__ = [
 
 _ROOMS = {
     "Lease": "lease",
-    "Lock": "guard",
+    "Lock": "lock",
     "SingleInstanceTask": "task",
     "current_lease": "lease",
     "is_replayed": "records",

@@ -54,6 +54,8 @@ def single_instance(fun: Any = None, /, **options: Any) -> Any:
 def _decorate(fun: Any, options: Mapping[str, Any]) -> Any:
     if issubclass(type(fun), Proxy) or isinstance(fun, Task):  # a lazy task must not be made by looking at it
         raise LockConfigError("@single_instance stands above @app.task; put it below, next to the function")
+    if isinstance(getattr(fun, "__doc__", None), _Carrier):
+        raise LockConfigError(f"@single_instance stands twice on {fun.__qualname__}; give all options to one")
     if isinstance(fun, type):
         if not issubclass(fun, Task):
             raise LockConfigError(f"@single_instance: {fun.__name__} is no task class; derive it from celery.Task")

@@ -73,6 +73,11 @@ class Message:
         """Whether the message's work may have started before: then it is neither skipped nor failed."""
         return self.retries > 0 or self.redelivered or self.state.get("begun") is True
 
+    def forget_waits(self) -> None:
+        """The lock is held now: a retry of the body's own starts without waits."""
+        if self.state:
+            (self.request.headers or {}).pop(HEADER, None)
+
     def send_again(self, task: Task, reason: SingletonLockError, countdown: float, *, begun: bool) -> Retry:
         """Publish the same message once more, with its waits counted. Returns the Retry to raise.
 

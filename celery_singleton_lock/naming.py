@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from hashlib import sha256
+from typing import NamedTuple
 
 from .errors import LockConfigError, LockKeyError
 
@@ -39,17 +39,16 @@ def _sha256(resource: str) -> str:
         raise LockKeyError("key", "the text is not valid Unicode: it has half of a surrogate pair in it") from None
 
 
-@dataclass(frozen=True, slots=True)
-class Names:
+class Names(NamedTuple):
     """The store's names for one resource.
 
-    ``lock``, ``fence``: the resource's own; ``index``: the held locks of its bucket, one of 256; ``key_id``: 16 hex
-    digits; ``bucket``: what all of its names begin with.
+    ``lock``, ``fence``: the resource's own; ``listing``: the index of the held locks in its bucket, one of 256;
+    ``key_id``: 16 hex digits; ``bucket``: what all of its names begin with.
     """
 
     lock: str
     fence: str
-    index: str
+    listing: str
     key_id: str
     bucket: str
     resource: str

@@ -57,13 +57,15 @@ class Work:
 class Plan:
     """One task on one app. Raises `LockConfigError` when its options are wrong."""
 
-    def __init__(self, task: type[Task], app: Celery, decorator: Mapping[str, Any]) -> None:
+    def __init__(
+        self, task: type[Task], app: Celery, decorator: Mapping[str, Any], settings: LockSettings | None = None
+    ) -> None:
         self.name: str = task.name
-        self.settings: LockSettings = settings_of(app)
+        self.settings = settings or settings_of(app)
         attributes: dict[str, Any] = {}
         reserved = getattr(task, RESERVES, False)
         for base in reversed(task.__mro__):
-            namespace = vars(base)
+            namespace: Mapping[str, Any] = vars(base)
             if not reserved:  # a stranger's class may have an attribute of its own that begins with lock_
                 namespace = {name: namespace[name] for name in _KNOWN & namespace.keys()}
             attributes.update(attribute_options(namespace, f"task {self.name}"))
@@ -154,9 +156,8 @@ _plans: WeakKeyDictionary[type[Task], Plan] = WeakKeyDictionary()
 
 
 def plan_of(task: type[Task], decorator: Mapping[str, Any]) -> Plan:
-    """The plan of a bound task class, made once. Raises `LockConfigError`."""
+    """The plan of a bound task class, made at its first run or a worker's start. Raises `LockConfigError`."""
     plan = _plans.get(task)
     if plan is None:
         plan = _plans[task] = Plan(task, task._get_app(), decorator)
     return plan
-

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from functools import lru_cache
+from json.encoder import encode_basestring_ascii as quoted
+from typing import NamedTuple, Protocol
 
 from .keys import Names
 
@@ -16,8 +17,7 @@ from .keys import Names
 FENCE_TTL = 7 * 24 * 3600.0
 
 
-@dataclass(frozen=True, slots=True)
-class Holder:
+class Holder(NamedTuple):
     """Who holds a lock, for logs, events and lineage: no argument of the call is in it."""
 
     task_id: str | None = None
@@ -27,20 +27,25 @@ class Holder:
 
     def encode(self) -> str:
         """The holder as the compact JSON that stands in the lock."""
-        return json.dumps([self.task_id, self.task, self.host, self.pid], separators=(",", ":"))
+        task_id = "null" if self.task_id is None else quoted(self.task_id)
+        return f"[{task_id},{_rest(self.task, self.host, self.pid)}]"
 
     @classmethod
     def decode(cls, text: str | bytes) -> Holder:
         """The holder from a lock's text; an unknown one where the text is somebody else's."""
         try:
             task_id, task, host, pid = json.loads(text)
-        except ValueError:
+        except (ValueError, TypeError):
             return cls()
         return cls(task_id, task, host, pid)
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
+@lru_cache(maxsize=1024)
+def _rest(task: str | None, host: str | None, pid: int | None) -> str:
+    return json.dumps([task, host, pid], separators=(",", ":"))[1:-1]
+
+
+class Ask(NamedTuple):
     """A request for one lock by one owner token. ``record_id`` and ``rank`` ask for an earlier result, too.
 
     A record answers every asker whose ``rank`` is not above its own.
@@ -54,8 +59,7 @@ class Ask:
     rank: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Hold:
+class Hold(NamedTuple):
     """A granted lock, as renewal and release name it."""
 
     names: Names
@@ -64,8 +68,7 @@ class Hold:
     ttl: float
 
 
-@dataclass(frozen=True, slots=True)
-class Write:
+class Write(NamedTuple):
     """A record to keep: ``body`` answers a repeat of ``rank`` or below for ``ttl`` seconds."""
 
     record_id: str
@@ -74,16 +77,14 @@ class Write:
     ttl: float
 
 
-@dataclass(frozen=True, slots=True)
-class Granted:
+class Granted(NamedTuple):
     """The lock is held. ``unanswered``: an earlier request of this token may still reach the server."""
 
     fence: int
     unanswered: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Taken:
+class Taken(NamedTuple):
     """Somebody else has the resource, for ``remaining`` more seconds unless renewed (None: nobody can tell).
 
     ``resting``: its body has ended, ``at_least`` has not.
@@ -94,8 +95,7 @@ class Taken:
     resting: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Recorded:
+class Recorded(NamedTuple):
     """The work is done: what its run left behind."""
 
     body: bytes

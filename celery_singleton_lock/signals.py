@@ -14,7 +14,7 @@ _COMMON = {"task_id", "key_id"}
 lock_acquired = Signal(name="lock_acquired", providing_args={*_COMMON, "fence"})
 #: The body ended and the lock was given back. ``held``: False where it was lost before.
 lock_released = Signal(name="lock_released", providing_args={*_COMMON, "held"})
-#: The lock is taken and the message was sent again. ``holder``: task id or None; ``countdown``: seconds; ``waits``: int.
+#: The lock is taken, the message was sent again. ``holder``: task id or None; ``countdown``: seconds; ``waits``: int.
 lock_waiting = Signal(name="lock_waiting", providing_args={*_COMMON, "holder", "countdown", "waits"})
 #: The lock is taken and the task was answered with its skip result. ``holder``: task id or None.
 lock_skipped = Signal(name="lock_skipped", providing_args={*_COMMON, "holder"})

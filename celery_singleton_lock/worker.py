@@ -14,7 +14,7 @@ from .settings import settings_of
 logger = logging.getLogger(__name__)
 
 
-class StartupChecks(bootsteps.Step):
+class StartupChecks(bootsteps.Step):  # type: ignore[misc]  # Celery has no types
     """Refuses to start a worker whose locks could not work, and says once what it starts without."""
 
     name = "SingletonLockChecks"

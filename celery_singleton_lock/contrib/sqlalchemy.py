@@ -159,9 +159,9 @@ def claim(
     connection = _begin(session, (resource, work, lease.fence))
     if connection is None:
         return
+    _refuse_autocommit(connection)
     _raise_fence(connection, resource, lease.fence)
-    if _autocommits(connection):
-        raise InvalidRequestError("claim() needs a transaction, and this connection is in autocommit mode")
+    _refuse_autocommit(connection, written=True)
     # The row is locked from here on: whoever claimed it before has committed or is gone, and what is read is final.
     same_work = and_(done.c.resource == fences.c.resource, done.c.id == work)
     newest, fence, when = connection.execute(
@@ -283,11 +283,11 @@ def _higher(fence: ColumnElement[int] | int) -> dict[str, ColumnElement[int]]:
     return {"fence": case((fences.c.fence < fence, fence), else_=fences.c.fence)}
 
 
-def _autocommits(connection: Connection) -> bool:
-    """Whether the statement just run was committed by itself, so that no row is locked."""
+def _refuse_autocommit(connection: Connection, written: bool = False) -> None:
+    """Raise where each statement is committed by itself, so that no row stays locked."""
     driver: Any = connection.connection.dbapi_connection
-    if connection.dialect.name == "sqlite":
-        return not getattr(driver, "in_transaction", True)
-    set_by_engine = getattr(connection.dialect, "_on_connect_isolation_level", None)
-    level = connection.get_execution_options().get("isolation_level", set_by_engine)
-    return level == "AUTOCOMMIT" or getattr(driver, "autocommit", False) is True
+    engines = getattr(connection.dialect, "_on_connect_isolation_level", None)  # create_engine(isolation_level=...)
+    level = connection.get_execution_options().get("isolation_level", engines)
+    committed = written and connection.dialect.name == "sqlite" and not getattr(driver, "in_transaction", True)
+    if level == "AUTOCOMMIT" or getattr(driver, "autocommit", False) is True or committed:
+        raise InvalidRequestError("claim() needs a transaction, and this connection is in autocommit mode")

@@ -16,9 +16,7 @@ _SERVER_SCHEMES = ("redis", "rediss", "unix")
 _LATER_SCHEMES = ("sentinel", "redis+cluster")
 
 
-def open_store(
-    url: str | Sequence[str], *, prefix: str = DEFAULT_PREFIX, timeout: float = DEFAULT_TIMEOUT
-) -> Store:
+def open_store(url: str | Sequence[str], *, prefix: str = DEFAULT_PREFIX, timeout: float = DEFAULT_TIMEOUT) -> Store:
     """The store behind ``url``; nothing is connected yet.
 
     ``url``: ``redis://``, ``rediss://``, ``unix://`` or ``memory://``, or a list of one such URL; ``prefix``: what its
@@ -37,7 +35,9 @@ def open_store(
 
         return RedisStore(url, prefix=prefix, timeout=timeout)
     if scheme in _LATER_SCHEMES:
-        raise LockConfigError(f"singleton_lock_url: {scheme}:// is not supported yet; use redis://, rediss:// or unix://")
+        raise LockConfigError(
+            f"singleton_lock_url: {scheme}:// is not supported yet; use redis://, rediss:// or unix://"
+        )
     raise LockConfigError(
         f"singleton_lock_url: {redact(url)!r} is no URL of a lock server; "
         "use redis://, rediss://, unix:// or, for tests, memory://"

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 from ..clock import Clock, now
 from ..keys import Names
@@ -67,7 +67,7 @@ class MemoryStore:
     """The store contract in one process. ``clock`` moves the expiries, ``wall`` (unix seconds) feeds the fences."""
 
     shared = False
-    _named: dict[str, MemoryStore] = {}
+    _named: ClassVar[dict[str, MemoryStore]] = {}
     _naming = threading.Lock()
 
     def __init__(

@@ -1,0 +1,109 @@
+"""A lock to use without Celery."""
+
+from __future__ import annotations
+
+import logging
+from types import TracebackType
+
+from .errors import LockTaken, StoreUnavailable
+from .guard import Guard
+from .keys import key_id, names
+from .lease import Lease
+from .protocol import Granted, Store
+
+logger = logging.getLogger(__name__)
+
+
+class Lock:
+    """A lock to use without Celery, in the manner of ``redis.lock.Lock``: renewed while it is held.
+
+    ``store``: what `open_store` gives; ``key``: the resource; ``ttl``: seconds. One object is one holder: share the
+    key between threads, not the object. As a context manager it waits for ``blocking_timeout`` seconds (None: for
+    ever), then raises `LockTaken`.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        key: str,
+        *,
+        ttl: float = 30.0,
+        at_least: float = 0.0,
+        max_hold: float | None = None,
+        blocking_timeout: float | None = None,
+    ) -> None:
+        self.store = store
+        self.key = key
+        self.ttl = ttl
+        self.at_least = at_least
+        self.max_hold = max_hold
+        self.blocking_timeout = blocking_timeout
+        self._guard: Guard | None = None
+
+    @property
+    def lease(self) -> Lease | None:
+        """The lease while the lock is held by this object, else None."""
+        return self._guard.lease if self._guard is not None else None
+
+    def acquire(self, blocking: bool = True, blocking_timeout: float | None = None) -> bool:
+        """Take the lock; False where it stays taken for ``blocking_timeout`` seconds. Raises `StoreUnavailable`."""
+        if self._guard is not None:
+            raise RuntimeError("this Lock object holds the lock already; use another object for another holder")
+        timeout = self.blocking_timeout if blocking_timeout is None else blocking_timeout
+        guard = Guard(self.store, self.key, ttl=self.ttl, at_least=self.at_least, max_hold=self.max_hold)
+        try:
+            if isinstance(guard.acquire_within(timeout if blocking else 0.0), Granted):
+                self._guard = guard
+                return True
+            return False
+        finally:
+            if self._guard is None:
+                _release_quietly(guard)
+
+    def release(self) -> bool:
+        """Free the lock; False where it was lost before. Raises `StoreUnavailable`, and RuntimeError if not held."""
+        guard = self._require()
+        held = guard.release()
+        self._guard = None
+        return held
+
+    def extend(self, ttl: float | None = None) -> bool:
+        """Set the lease's length to ``ttl`` seconds from now (never add to it); False where the lease is lost."""
+        return self._require().extend(self.ttl if ttl is None else ttl)
+
+    def owned(self) -> bool:
+        """Whether this object holds the lock now, by its own clock."""
+        return self.lease is not None and self.lease.remaining() > 0
+
+    def locked(self) -> bool:
+        """Whether anybody holds the lock, or it rests. Raises `StoreUnavailable`."""
+        return self.store.peek(names(self.store.prefix, self.key)) is not None
+
+    def __enter__(self) -> Lease:
+        if not self.acquire():
+            taken = self.store.peek(names(self.store.prefix, self.key))
+            holder = taken.holder.task_id if taken is not None else None
+            raise LockTaken(key_id(self.key), holder, self.blocking_timeout or 0.0)
+        lease = self._require().lease
+        assert lease is not None
+        return lease
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.release()
+        except StoreUnavailable as failure:  # the block's own outcome stands; the lease runs out by itself
+            logger.warning("lock %s was not released: %s", key_id(self.key), failure)
+
+    def _require(self) -> Guard:
+        if self._guard is None:
+            raise RuntimeError("this Lock object does not hold the lock")
+        return self._guard
+
+
+def _release_quietly(guard: Guard) -> None:
+    try:
+        guard.release()
+    except StoreUnavailable:
+        pass  # the first error is on its way already, and the lease runs out by itself

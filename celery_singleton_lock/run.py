@@ -1,0 +1,221 @@
+"""One call of a locked task: from its message to a guard to what Celery should do."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import socket
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from celery import Task
+from celery.exceptions import Retry
+
+from . import records, signals
+from .conflict import GiveUp, RunUnlocked, SendAgain, Skip, Waiter, on_taken, on_unavailable, same_lineage
+from .errors import IdempotencyMismatch, LockTaken, SingletonLockError, StoreUnavailable
+from .guard import Guard
+from .lease import Lease, held_lease, holding
+from .message import Message, end_silently
+from .options import MARKER
+from .plan import Plan, Work
+from .protocol import Holder, Recorded, Taken, Write
+
+logger = logging.getLogger(__name__)
+
+Body = Callable[..., Any]
+
+
+class Run:
+    """One call of a locked task, from its message to its outcome. It lives in the call: a task object is shared."""
+
+    def __init__(self, task: Task, plan: Plan, message: Message, work: Work, body: Callable[[], Any]) -> None:
+        self.task = task
+        self.plan = plan
+        self.message = message
+        self.work = work
+        self.body = body
+        options = plan.options
+        self.guard = Guard(
+            plan.store,
+            work.key,
+            ttl=options.ttl,
+            at_least=options.at_least,
+            max_hold=options.max_hold,
+            holder=Holder(message.task_id, task.name, _host(message), os.getpid()),
+            record_id=work.record_id,
+            rank=work.rank,
+            on_lost=self._lost,
+        )
+        self.key_id = self.guard.key_id
+
+    def outcome(self) -> Any:
+        """The call's result. Raises what the body raises, or what tells Celery to wait or to fail."""
+        write: Write | None = None
+        try:
+            try:
+                answer = self._ask()
+            except StoreUnavailable as error:
+                return self._unavailable(error)
+            if isinstance(answer, Recorded):
+                return self._replay(answer)
+            if isinstance(answer, Taken):
+                return self._taken(answer)
+            self.message.forget_waits()
+            self._tell(signals.lock_acquired, fence=answer.fence)
+            try:
+                with holding(self.guard.lease):
+                    result = self.body()
+            except Retry:
+                write = self._mark()
+                raise
+            write = self._record(result)
+            return result
+        finally:
+            self._free(write)
+
+    def _ask(self) -> Any:
+        if self.plan.options.on_conflict == "wait":
+            return self.guard.acquire_within(self.plan.options.wait_timeout)
+        return self.guard.acquire()
+
+    def _free(self, write: Write | None) -> None:
+        if not self.guard.pending:
+            return
+        try:
+            held = self.guard.release(write)
+        except StoreUnavailable as error:  # the body's own outcome stands, and the lease runs out by itself
+            logger.warning("%s: lock %s was not released and ends with its lease: %s", self, self.key_id, error)
+        else:
+            self._tell(signals.lock_released, held=held)
+
+    def _record(self, result: Any) -> Write | None:
+        if self.work.rank is None:
+            return None
+        encoded: records.Encoded | None = None
+        try:
+            encoded = self.plan.settings.encode_result(self.task.backend.prepare_value(result))
+        except Exception as error:  # the work is done: a result that cannot be stored must not undo that
+            logger.warning("%s: its result cannot be kept for a repeat: %s", self, type(error).__name__)
+        if encoded is not None and len(encoded.body) > self.plan.options.idempotency_max_bytes:
+            encoded = None
+        return self.plan.write(
+            self.work, records.Record("done", self.message.task_id or "", self.work.fingerprint, encoded)
+        )
+
+    def _mark(self) -> Write | None:
+        """A delivery that ended by publishing its own retry: the newer message carries the id from now on."""
+        if self.work.fingerprint is not None or self.message.task_id is None:
+            return None
+        return self.plan.write(self.work, records.Record("retried", self.message.task_id, None, None))
+
+    def _replay(self, answer: Recorded) -> Any:
+        try:
+            record = records.decode(answer.body)
+        except ValueError as error:  # a newer release of this package may have written it
+            return self._unavailable(StoreUnavailable(f"the record of lock {self.key_id} cannot be read: {error}"))
+        if record.state == "retried":
+            logger.info("%s: an older delivery, its retry was sent already; it ends here", self)
+            raise end_silently("superseded by its own retry")
+        if self.work.fingerprint != record.fingerprint:
+            raise IdempotencyMismatch(self.key_id, record.task_id)
+        hint = "" if self.work.fingerprint else "; to run an old task id again on purpose, set idempotency_key=False"
+        logger.info("%s: answered from the record of task %s (%s)%s", self, record.task_id, self.key_id, hint)
+        self._tell(signals.lock_replayed, recorded_by=record.task_id)
+        if record.result is not None:
+            try:
+                return self.plan.settings.decode_result(record.result)
+            except Exception as error:
+                logger.warning("%s: the recorded result cannot be read: %s", self, type(error).__name__)
+        return records.not_kept(record.task_id, self.key_id)
+
+    def _waiter(self) -> Waiter:
+        message = self.message
+        return Waiter(
+            message.in_worker,
+            message.begun,
+            message.task_id,
+            message.parent_id,
+            message.waits,
+            message.waited,
+            self.plan.longest,
+        )
+
+    def _taken(self, taken: Taken) -> Any:
+        waiter = self._waiter()
+        decision = on_taken(self.plan.options, waiter, taken)
+        holder = taken.holder.task_id
+        reason = LockTaken(self.key_id, holder, waiter.waited, taken.remaining)
+        if isinstance(decision, Skip):
+            logger.info("%s: skipped, %s", self, _describe(self.key_id, taken))
+            self._tell(signals.lock_skipped, holder=holder)
+            result = self.plan.options.skip_result
+            return records.skipped(holder, self.key_id) if result is MARKER else result
+        if isinstance(decision, SendAgain):
+            logger.info("%s: sent again in %.2f s, %s", self, decision.countdown, _describe(self.key_id, taken))
+            begun = waiter.begun or same_lineage(waiter, taken)
+            raise self._send_again(decision, reason, begun, holder)
+        logger.info("%s: gave up, %s", self, _describe(self.key_id, taken))
+        self._tell(signals.lock_refused, holder=holder)
+        raise reason
+
+    def _send_again(
+        self, decision: SendAgain, reason: SingletonLockError, begun: bool, holder: str | None
+    ) -> BaseException:
+        retry: BaseException = self.message.send_again(self.task, reason, decision.countdown, begun=begun)
+        self._tell(signals.lock_waiting, holder=holder, countdown=decision.countdown, waits=self.message.waits + 1)
+        return end_silently("waiting for its own other delivery") if decision.quietly else retry
+
+    def _unavailable(self, error: StoreUnavailable) -> Any:
+        decision = on_unavailable(self.plan.options, self._waiter(), error.denied)
+        self._tell(signals.lock_unavailable, reason=error.reason, unlocked=isinstance(decision, RunUnlocked))
+        if isinstance(decision, RunUnlocked):
+            logger.error("%s: runs WITHOUT a lock (on_unavailable=%r): %s", self, "run", error)
+            with holding(None):
+                return self.body()
+        if isinstance(decision, SendAgain):
+            logger.warning("%s: sent again in %.2f s: %s", self, decision.countdown, error)
+            raise self._send_again(decision, error, self.message.begun, None)
+        assert isinstance(decision, GiveUp)
+        raise error
+
+    def _lost(self, lease: Lease) -> None:
+        reason = lease.reason or "the lease ran out"
+        logger.warning("%s: the lease of lock %s is LOST, another run may start: %s", self, self.key_id, reason)
+        self._tell(signals.lease_lost, reason=reason)
+
+    def _tell(self, signal: Any, **fields: Any) -> None:
+        if signal.receivers:
+            signal.send(sender=self.task, task_id=self.message.task_id, key_id=self.key_id, **fields)
+
+    def __str__(self) -> str:
+        return f"task {self.task.name}[{self.message.task_id or 'called directly'}]"
+
+
+def _describe(key_id: str, taken: Taken) -> str:
+    if taken.holder.task_id is None and taken.holder.pid is None:
+        who = "an unknown owner"
+    else:
+        who = f"task {taken.holder.task_id or 'called directly'} on {taken.holder.host}"
+    left = "no end known" if taken.remaining is None else f"{taken.remaining:.1f} s left"
+    return f"lock {key_id} {'rests after' if taken.resting else 'is held by'} {who}, {left}"
+
+
+def _host(message: Message) -> str:
+    name = getattr(message.request, "hostname", None)
+    return name if isinstance(name, str) else socket.gethostname()
+
+
+def run_alone(task: Task, args: tuple[Any, ...], kwargs: Mapping[str, Any], body: Body) -> Any:
+    """Call ``body`` while ``task`` holds the lock of its arguments; or wait, skip, answer from the record, or fail."""
+    plan = type(task).singleton_lock_plan()
+    message = Message.of(task)
+    work = plan.work(plan.arguments(task, args, kwargs), message)
+    call = functools.partial(body, *args, **kwargs)
+    if not plan.options.enabled:
+        with holding(Lease.unguarded(work.key, work.record_id)):
+            return call()
+    if held_lease(work.key) is not None:  # inside a body that holds it already: its lease covers this call, too
+        return call()
+    return Run(task, plan, message, work, call).outcome()
