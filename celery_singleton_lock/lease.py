@@ -103,6 +103,11 @@ class Lease:
         """Why the deadline passed, in words."""
         return "max_hold is over" if self._deadline >= self._last else "it ran out before a renewal was confirmed"
 
+    def covers(self, key: str) -> bool:
+        """Whether a call inside the body needs no lock of its own on ``key``. A lost lease still covers: the body was
+        told, and a second lock of its own would only wait for itself."""
+        return self.key == key and not self._ended
+
     def confirm(self, sent: float, ttl: float | None = None) -> bool:
         """A renewal sent at ``sent`` (with a new ``ttl``, where given) succeeded: set the deadline anew.
 
@@ -147,16 +152,17 @@ def current_lease() -> Lease | None:
 
 def held_lease(key: str) -> Lease | None:
     """The innermost lease of this context on ``key``, or None."""
-    return next((lease for lease in reversed(_held.get()) if lease is not None and lease.key == key), None)
+    return next((lease for lease in reversed(_held.get()) if lease is not None and lease.covers(key)), None)
 
 
 @contextmanager
-def holding(lease: Lease | None) -> Iterator[None]:
+def holding(lease: Lease | None, *, outermost: bool = False) -> Iterator[None]:
     """Make ``lease`` the current one for the block: per thread and greenlet, never on an object they share.
 
-    None: the block runs without a lock, and must not take an outer body's lease for its own.
+    None: the block runs without a lock, and must not take an outer body's lease for its own. ``outermost``: nothing is
+    around the block; a lease that an asynchronous exception kept from being taken down again is not believed.
     """
-    mark = _held.set((*_held.get(), lease))
+    mark = _held.set((lease,) if outermost else (*_held.get(), lease))
     try:
         yield
     finally:

@@ -8,7 +8,7 @@ import threading
 from collections import defaultdict
 from dataclasses import dataclass
 from typing import NamedTuple
-from weakref import WeakSet
+from weakref import WeakSet, ref
 
 from .clock import Clock, now
 from .errors import StoreUnavailable
@@ -24,10 +24,15 @@ RETRY_PERIOD = 1 / 12
 
 @dataclass(slots=True)
 class _Entry:
-    lease: Lease
+    owner: ref[Lease]  # weak: a lease that its call has forgotten, however that ended, is not renewed for ever
     hold: Hold
     store: Store
     due: float
+
+    def looked_at(self) -> float:
+        """The clock's reading at which something has to be done: a renewal, or to say that the lease is over."""
+        lease = self.owner()
+        return self.due if lease is None else min(self.due, lease.deadline)
 
 
 class _Sent(NamedTuple):
@@ -60,7 +65,7 @@ class Renewer:
 
     def add(self, lease: Lease, hold: Hold, store: Store, sent: float) -> None:
         """Renew ``lease`` from now on, first a third of its ttl after it was asked for at ``sent``."""
-        entry = _Entry(lease, hold, store, sent + hold.ttl * PERIOD)
+        entry = _Entry(ref(lease), hold, store, sent + hold.ttl * PERIOD)
         with self._changed:
             self._entries[hold.token] = entry
             if not self._threaded:
@@ -100,13 +105,14 @@ class Renewer:
     def _pause(self) -> float | None:
         if not self._entries:
             return None
-        first = min(min(entry.due, entry.lease.deadline) for entry in self._entries.values())
-        return max(0.0, first - self._clock())
+        return max(0.0, min(entry.looked_at() for entry in self._entries.values()) - self._clock())
 
     def _overdue(self, entry: _Entry) -> bool:
-        if not entry.lease.lost:
-            return False
-        entry.lease.lose(entry.lease.overdue())
+        lease = entry.owner()
+        if lease is not None:
+            if not lease.lost:
+                return False
+            lease.lose(lease.overdue())
         self.discard(entry.hold.token)
         return True
 
@@ -123,7 +129,9 @@ class Renewer:
 
     def _settle(self, batch: list[_Entry], sent: _Sent) -> None:
         for index, entry in enumerate(batch):
-            lease, ttl = entry.lease, entry.hold.ttl
+            lease, ttl = entry.owner(), entry.hold.ttl
+            if lease is None:  # released meanwhile
+                continue
             if sent.answers is None:
                 entry.due = self._clock() + ttl * RETRY_PERIOD
             elif sent.answers[index]:

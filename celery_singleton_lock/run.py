@@ -65,7 +65,7 @@ class Run:
             self.message.forget_waits()
             self._tell(signals.lock_acquired, fence=answer.fence)
             try:
-                with holding(self.guard.lease):
+                with holding(self.guard.lease, outermost=self.message.in_worker):
                     result = self.body()
             except Retry:
                 write = self._mark()
@@ -216,6 +216,8 @@ def run_alone(task: Task, args: tuple[Any, ...], kwargs: Mapping[str, Any], body
     if not plan.options.enabled:
         with holding(Lease.unguarded(work.key, work.record_id)):
             return call()
-    if held_lease(work.key) is not None:  # inside a body that holds it already: its lease covers this call, too
+    if (
+        not message.in_worker and held_lease(work.key) is not None
+    ):  # inside a body that holds it already: its lease covers this call, too
         return call()
     return Run(task, plan, message, work, call).outcome()
