@@ -43,6 +43,11 @@ class Message:
         if request is None or request.called_directly or _ENTERED in request.__dict__:
             return cls(None, False, getattr(request, "id", None), 0, None, False, {}, None)
         request.__dict__[_ENTERED] = True
+        return cls.read(request)
+
+    @classmethod
+    def read(cls, request: Any) -> Message:
+        """What a request that came as a message says."""
         headers = request.headers or {}
         state = headers.get(HEADER) or request.__dict__.get(HEADER)
         return cls(

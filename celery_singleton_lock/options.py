@@ -86,7 +86,8 @@ def _count(name: str, value: Any) -> int:
     return value
 
 
-def _flag(name: str, value: Any) -> bool:
+def flag(name: str, value: Any) -> bool:
+    """``value`` (a bool). Raises `LockConfigError`."""
     if not isinstance(value, bool):
         raise LockConfigError(f"{name}: give True or False, not {type(value).__name__}")
     return value
@@ -99,12 +100,6 @@ def _one_of(*choices: str) -> Callable[[str, Any], str]:
         return value
 
     return check
-
-
-def _on_lost(name: str, value: Any) -> str:
-    if value == "abort":
-        raise LockConfigError(f'{name}: "abort" is not supported yet; use "warn" and lease.ensure_held() in the body')
-    return _one_of("warn")(name, value)
 
 
 def _shown(value: Any) -> str:
@@ -123,7 +118,7 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "on_conflict": _one_of("retry", "skip", "wait", "raise"),
     "retry_backoff": _backoff,
     "retry_backoff_max": _above_zero,
-    "retry_jitter": _flag,
+    "retry_jitter": flag,
     "retry_limit": _optional(_count),
     "retry_timeout": _optional(seconds),
     "wait_timeout": seconds,
@@ -132,8 +127,8 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "idempotency_ttl": _optional(_above_zero),
     "idempotency_max_bytes": _count,
     "on_unavailable": _one_of("retry", "raise", "run"),
-    "on_lost": _on_lost,
-    "enabled": _flag,
+    "on_lost": _one_of("warn", "abort"),
+    "enabled": flag,
 }
 
 

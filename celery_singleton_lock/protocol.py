@@ -87,12 +87,15 @@ class Granted(NamedTuple):
 class Taken(NamedTuple):
     """Somebody else has the resource, for ``remaining`` more seconds unless renewed (None: nobody can tell).
 
-    ``resting``: its body has ended, ``at_least`` has not.
+    ``resting``: its body has ended, ``at_least`` has not. ``token``, ``fence``: the holder's; "" and 0 where the lock's
+    text is not ours.
     """
 
     holder: Holder
     remaining: float | None
     resting: bool = False
+    token: str = ""
+    fence: int = 0
 
 
 class Recorded(NamedTuple):

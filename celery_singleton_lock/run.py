@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from celery import Task
-from celery.exceptions import Retry
+from celery.exceptions import Retry, SoftTimeLimitExceeded
 
-from . import records, signals
+from . import abort, records, signals
 from .conflict import GiveUp, RunUnlocked, SendAgain, Skip, Waiter, on_taken, on_unavailable, same_lineage
-from .errors import IdempotencyMismatch, LockTaken, SingletonLockError, StoreUnavailable
+from .errors import IdempotencyMismatch, LeaseLost, LockTaken, SingletonLockError, StoreUnavailable
 from .guard import Guard
 from .lease import Lease, held_lease, holding
 from .message import Message, end_silently
@@ -27,6 +27,10 @@ logger = logging.getLogger(__name__)
 Body = Callable[..., Any]
 
 
+class _Aborted(BaseException):
+    """Ends a body whose lease is lost; becomes `LeaseLost` outside of it."""
+
+
 class Run:
     """One call of a locked task, from its message to its outcome. It lives in the call: a task object is shared."""
 
@@ -36,6 +40,9 @@ class Run:
         self.message = message
         self.work = work
         self.body = body
+        self._result: tuple[Any] | None = None  # of a body that has ended well
+        self._ended = self._retried = False
+        self._abort: abort.Body | None = None
         options = plan.options
         self.guard = Guard(
             plan.store,
@@ -52,37 +59,70 @@ class Run:
 
     def outcome(self) -> Any:
         """The call's result. Raises what the body raises, or what tells Celery to wait or to fail."""
-        write: Write | None = None
         try:
-            try:
-                answer = self._ask()
-            except StoreUnavailable as error:
-                return self._unavailable(error)
-            if isinstance(answer, Recorded):
-                return self._replay(answer)
-            if isinstance(answer, Taken):
-                return self._taken(answer)
-            self.message.forget_waits()
-            self._tell(signals.lock_acquired, fence=answer.fence)
-            try:
-                with holding(self.guard.lease, outermost=self.message.in_worker):
-                    result = self.body()
-            except Retry:
-                write = self._mark()
-                raise
-            write = self._record(result)
-            return result
+            result = self._proceed()
+        except BaseException as error:
+            self._free_surely()
+            # A soft limit that struck after the body's end changes nothing any more: the work is done.
+            if isinstance(error, SoftTimeLimitExceeded) and self._result is not None:
+                return self._result[0]
+            raise
+        self._free_surely()
+        return result
+
+    def _proceed(self) -> Any:
+        try:
+            answer = self._ask()
+        except StoreUnavailable as error:
+            return self._unavailable(error)
+        if isinstance(answer, Recorded):
+            return self._replay(answer)
+        if isinstance(answer, Taken):
+            return self._taken(answer)
+        self.message.forget_waits()
+        self._tell(signals.lock_acquired, fence=answer.fence)
+        try:
+            with holding(self.guard.lease, outermost=self.message.in_worker):
+                self._result = (self._call(),)
+        except Retry:
+            self._retried = True
+            raise
+        except _Aborted:
+            raise self._loss() from None
         finally:
-            self._free(write)
+            self._ended = True
+        return self._result[0]
 
     def _ask(self) -> Any:
         if self.plan.options.on_conflict == "wait":
             return self.guard.acquire_within(self.plan.options.wait_timeout)
         return self.guard.acquire()
 
-    def _free(self, write: Write | None) -> None:
+    def _call(self) -> Any:
+        lease = self.guard.lease
+        if self.plan.options.on_lost != "abort" or lease is None or not abort.possible():
+            return self.body()
+        # Below Exception, so that neither autoretry nor the body takes it for a failure of its own; unless asked to.
+        named = any(issubclass(LeaseLost, kind) for kind in _named(self.task))
+        self._abort = abort.Body(self._loss if named else _Aborted)
+        return self._abort.run(self.body, unless=lambda: lease.lost)
+
+    def _loss(self) -> LeaseLost:
+        reason = self.guard.lease.reason if self.guard.lease is not None else None
+        return LeaseLost(self.key_id, reason or "the lease ran out")
+
+    def _free_surely(self) -> None:
+        try:
+            self._free()
+        except BaseException as error:  # a time limit or a signal struck in here: a release is safe to repeat
+            self._free()
+            if not (isinstance(error, SoftTimeLimitExceeded) and self._ended):
+                raise
+
+    def _free(self) -> None:
         if not self.guard.pending:
             return
+        write = self._record(*self._result) if self._result is not None else self._mark() if self._retried else None
         try:
             held = self.guard.release(write)
         except StoreUnavailable as error:  # the body's own outcome stands, and the lease runs out by itself
@@ -184,6 +224,8 @@ class Run:
         reason = lease.reason or "the lease ran out"
         logger.warning("%s: the lease of lock %s is LOST, another run may start: %s", self, self.key_id, reason)
         self._tell(signals.lease_lost, reason=reason)
+        if self._abort is not None:
+            self._abort.end()
 
     def _tell(self, signal: Any, **fields: Any) -> None:
         if signal.receivers:
@@ -191,6 +233,12 @@ class Run:
 
     def __str__(self) -> str:
         return f"task {self.task.name}[{self.message.task_id or 'called directly'}]"
+
+
+def _named(task: Task) -> tuple[type[BaseException], ...]:
+    """The errors of this package that ``task`` asks autoretry to retry by their own names."""
+    kinds = tuple(getattr(task, "autoretry_for", None) or ())
+    return tuple(kind for kind in kinds if issubclass(kind, SingletonLockError))
 
 
 def _describe(key_id: str, taken: Taken) -> str:

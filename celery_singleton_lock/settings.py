@@ -15,7 +15,7 @@ from celery.local import Proxy
 from kombu.serialization import dumps, loads, prepare_accept_content
 
 from .errors import LockConfigError
-from .options import FOREIGN, NAMES, check_options, seconds, unknown
+from .options import FOREIGN, NAMES, check_options, flag, seconds, unknown
 from .protocol import Store
 from .records import Encoded
 from .stores import DEFAULT_PREFIX, DEFAULT_TIMEOUT, open_store, redact
@@ -23,8 +23,8 @@ from .stores import DEFAULT_PREFIX, DEFAULT_TIMEOUT, open_store, redact
 logger = logging.getLogger(__name__)
 
 PREFIX = "singleton_lock_"
-_CONNECTION = ("url", "timeout", "prefix")
-_LATER = ("min_replicas", "strict_checks", "free_killed")
+_CONNECTION = ("url", "timeout", "prefix", "free_killed")
+_LATER = ("min_replicas", "strict_checks")
 _PER_TASK = ("key",)
 
 #: Transports of which a message comes again when it is not acknowledged in time, with kombu's own default (seconds).
@@ -51,6 +51,8 @@ class LockSettings:
         self.url: str | Sequence[str] | None = given.pop("url", None)
         self.prefix: str = given.pop("prefix", DEFAULT_PREFIX)
         self.timeout = seconds(f"{PREFIX}timeout", given.pop("timeout", DEFAULT_TIMEOUT), least=0.01, most=60.0)
+        #: Whether a worker's parent process frees the lock of a child that was killed.
+        self.free_killed = flag(f"{PREFIX}free_killed", given.pop("free_killed", True))
         known = [PREFIX + name for name in (*NAMES, *_CONNECTION)]
         for name in given:
             if name not in NAMES:

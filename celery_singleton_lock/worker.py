@@ -1,12 +1,14 @@
-"""What a worker process adds: checks before it takes its first message."""
+"""What a worker process adds before it takes its first message: checks, and what its pool makes possible."""
 
 from __future__ import annotations
 
 import logging
 from typing import Any
 
-from celery import Celery, bootsteps
+from celery import Celery, Task, bootsteps
+from kombu.utils.imports import symbol_by_name
 
+from . import abort
 from .errors import LockConfigError
 from .plan import Plan
 from .settings import settings_of
@@ -22,8 +24,6 @@ class StartupChecks(bootsteps.Step):  # type: ignore[misc]  # Celery has no type
     def create(self, parent: Any) -> None:
         """Check every locked task of the worker's app. Raises `LockConfigError`."""
         plans = locked_plans(parent.app)
-        if not plans:
-            return
         off = sorted(plan.name for plan in plans if not plan.options.enabled)
         if off:
             logger.warning(
@@ -33,11 +33,34 @@ class StartupChecks(bootsteps.Step):  # type: ignore[misc]  # Celery has no type
             )
         if len(off) == len(plans):
             return
-        if not settings_of(parent.app).store.shared and "prefork" in parent.pool_cls.__module__:
+        pool = parent.pool_cls.__module__.rpartition(".")[2]
+        if pool == "prefork" and not settings_of(parent.app).store.shared:
             raise LockConfigError(
                 "singleton_lock_url: memory:// is not shared between prefork's processes, so nothing would be locked; "
                 'set it to a server, for example "redis://localhost:6379/0", or start the worker with --pool=solo'
             )
+        if pool == "prefork":
+            for task in parent.app.tasks.values():
+                if hasattr(type(task), "singleton_lock_plan"):
+                    _free_killed_children(type(task))
+        if pool in ("prefork", "solo"):
+            abort.enable()
+        else:
+            warned = sorted(plan.name for plan in plans if plan.options.on_lost == "abort")
+            if warned:
+                logger.warning(
+                    'on_lost="abort" acts as "warn" in the %s pool, which cannot end a body, for %s',
+                    pool,
+                    ", ".join(warned),
+                )
+
+
+def _free_killed_children(task: type[Task]) -> None:
+    from .killed import FreesKilled  # the worker's side of Celery, which producers do without
+
+    own = symbol_by_name(task.Request)
+    if not issubclass(own, FreesKilled):
+        task.Request = type("Request", (FreesKilled, own), {})
 
 
 def locked_plans(app: Celery) -> list[Plan]:

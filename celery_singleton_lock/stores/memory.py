@@ -154,7 +154,7 @@ class MemoryStore:
     def _taken(self, names: Names, lock: _Lock | None) -> Taken:
         if lock is None:
             return Taken(Holder(), None)
-        return Taken(lock.holder, self._locks.remaining(names.lock), lock.resting)
+        return Taken(lock.holder, self._locks.remaining(names.lock), lock.resting, lock.token, lock.fence)
 
     def close(self) -> None:
         """Nothing is open."""

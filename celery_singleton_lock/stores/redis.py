@@ -115,7 +115,9 @@ def _checked(reply: Any) -> Any:
 
 
 def _taken(lock: bytes, left: int) -> Taken:
-    state, _, rest = lock.partition(b":")
-    parts = rest.split(b":", 2)  # token, fence, holder
-    holder = Holder.decode(parts[2]) if state in (b"h", b"r") and len(parts) == 3 else Holder()
-    return Taken(holder, left / 1000 if left >= 0 else None, state == b"r")
+    remaining = left / 1000 if left >= 0 else None
+    parts = lock.split(b":", 3)
+    if len(parts) != 4 or parts[0] not in (b"h", b"r") or not parts[2].isdigit():
+        return Taken(Holder(), remaining)  # set by hand, or by another program
+    state, token, fence, holder = parts
+    return Taken(Holder.decode(holder), remaining, state == b"r", token.decode(), int(fence))
