@@ -13,7 +13,7 @@ from .clock import Clock, now
 from .errors import StoreUnavailable
 from .keys import names
 from .lease import Lease
-from .protocol import Answer, Ask, Granted, Hold, Holder, Store, Taken, Write, call_timeout
+from .protocol import Answer, Ask, Granted, Hold, Holder, Recorded, Split, Store, Taken, Write, call_timeout
 from .renewal import Renewer, default_renewer
 
 #: Seconds between two looks at a taken lock: the first, and the most.
@@ -42,6 +42,7 @@ class Guard:
         renewer: Renewer | None = None,
         clock: Clock = now,
         on_lost: Callable[[Lease], None] | None = None,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self.store = store
         self.key = key
@@ -55,6 +56,7 @@ class Guard:
         self._renewer = renewer or default_renewer()
         self._clock = clock
         self._on_lost = on_lost
+        self._sleep = sleep
         self._names = names(store.prefix, key)
         self.key_id = self._names.key_id
         self._hold: Hold | None = None
@@ -66,15 +68,26 @@ class Guard:
         """Whether there may be something to free."""
         return self._hold is not None
 
-    def acquire(self) -> Answer:
+    def acquire(self) -> Granted | Taken | Recorded:
         """Ask once. Raises `StoreUnavailable`."""
+        end = self._clock() + call_timeout(self.store.timeout, self.ttl)
+        while isinstance(answer := self._attempt(end - self._clock()), Split):
+            # Two that ask at the same moment must not do so again: each waits a random few round trips.
+            pause = random.uniform(0.0, 4 * max(answer.round_trip, 0.001))
+            if self._clock() + pause >= end:
+                raise StoreUnavailable("the servers' votes were split until the time was over")
+            self._sleep(pause)
+        return answer
+
+    def _attempt(self, patience: float) -> Answer:
         token = secrets.token_hex(16)
         self._hold = Hold(self._names, token, 0, self.ttl)
         self._unanswered = True
         sent = self._clock()
         asked_for = self.record_id if self.rank is not None else None
+        ask = Ask(self._names, token, self.holder, self.ttl, asked_for, self.rank or 0, patience)
         try:
-            answer = self.store.acquire(Ask(self._names, token, self.holder, self.ttl, asked_for, self.rank or 0))
+            answer = self.store.acquire(ask)
         except StoreUnavailable:
             self._hold = None  # the store has sent the undo behind its request where it could
             raise
@@ -82,7 +95,7 @@ class Guard:
             self._hold = None
             return answer
         self._unanswered = answer.unanswered
-        self._hold = hold = Hold(self._names, token, answer.fence, self.ttl)
+        self._hold = hold = Hold(self._names, token, answer.fence, self.ttl, self.holder.encode())
         lease = Lease(
             self.key,
             token,
@@ -101,7 +114,7 @@ class Guard:
         self.lease = lease
         return answer
 
-    def acquire_within(self, timeout: float | None, sleep: Callable[[float], None] = time.sleep) -> Answer:
+    def acquire_within(self, timeout: float | None) -> Granted | Taken | Recorded:
         """Ask until the lock is not taken any more or ``timeout`` seconds are over (None: for ever)."""
         end = None if timeout is None else self._clock() + timeout
         pause = POLL_FIRST
@@ -113,7 +126,7 @@ class Guard:
             wait = random.uniform(pause / 2, pause)
             if answer.remaining is not None:
                 wait = min(wait, answer.remaining + 0.001)
-            sleep(wait if left is None else min(wait, left))
+            self._sleep(wait if left is None else min(wait, left))
             pause = min(pause * 1.5, POLL_MOST)
 
     def extend(self, ttl: float) -> bool:

@@ -48,7 +48,8 @@ def _rest(task: str | None, host: str | None, pid: int | None) -> str:
 class Ask(NamedTuple):
     """A request for one lock by one owner token. ``record_id`` and ``rank`` ask for an earlier result, too.
 
-    A record answers every asker whose ``rank`` is not above its own.
+    A record answers every asker whose ``rank`` is not above its own. ``patience``: this call's bound, in seconds, where
+    it is shorter than the store's own.
     """
 
     names: Names
@@ -57,15 +58,22 @@ class Ask(NamedTuple):
     ttl: float
     record_id: str | None = None
     rank: int = 0
+    patience: float | None = None
+
+    @property
+    def bound(self) -> float:
+        """How long the call may take at most, in seconds, by its ttl and its patience."""
+        return self.ttl / 4 if self.patience is None else min(self.patience, self.ttl / 4)
 
 
 class Hold(NamedTuple):
-    """A granted lock, as renewal and release name it."""
+    """A granted lock, as renewal and release name it. ``holder``: as it stands in the lock."""
 
     names: Names
     token: str
     fence: int
     ttl: float
+    holder: str = ""
 
 
 class Write(NamedTuple):
@@ -75,6 +83,10 @@ class Write(NamedTuple):
     rank: int
     body: bytes
     ttl: float
+
+    def encode(self, fence: int) -> bytes:
+        """The record of the run that holds ``fence``, as it stands in a server."""
+        return b"%d:%d:%b" % (self.rank, fence, self.body)
 
 
 class Granted(NamedTuple):
@@ -99,12 +111,30 @@ class Taken(NamedTuple):
 
 
 class Recorded(NamedTuple):
-    """The work is done: what its run left behind."""
+    """The work is done: what its run left. ``rank``, ``fence``: that run's; ``ttl``: for how long yet, in seconds."""
 
     body: bytes
+    rank: int = 0
+    fence: int = 0
+    ttl: float = 0.0
+
+    @classmethod
+    def decode(cls, text: bytes, ttl: float) -> Recorded:
+        """The record as it stands in a server."""
+        rank, fence, body = text.split(b":", 2)
+        return cls(body, int(rank), int(fence), ttl)
 
 
-Answer = Granted | Taken | Recorded
+class Split(NamedTuple):
+    """A quorum's vote went to nobody; another attempt, with another token and after a random delay, may win it.
+
+    ``round_trip``: what one took, in seconds.
+    """
+
+    round_trip: float
+
+
+Answer = Granted | Taken | Recorded | Split
 
 
 class Store(Protocol):
@@ -122,8 +152,10 @@ class Store(Protocol):
         longer than the ttl."""
         ...
 
-    def renew(self, holds: Sequence[Hold], timeout: float) -> list[bool]:
-        """Set each hold's expiry to its ttl again; False where it is not held any more. Raises `StoreUnavailable`."""
+    def renew(self, holds: Sequence[Hold], timeout: float) -> list[bool | None]:
+        """Set each hold's expiry to its ttl again; False where it is not held any more, None where nobody can tell.
+
+        Raises `StoreUnavailable`."""
         ...
 
     def release(self, hold: Hold, *, rest: float = 0.0, write: Write | None = None, unanswered: bool = False) -> bool:

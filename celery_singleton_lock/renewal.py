@@ -37,7 +37,7 @@ class _Entry:
 
 class _Sent(NamedTuple):
     at: float
-    answers: list[bool] | None  # None: the store could not say
+    answers: list[bool | None]  # None: the store could not say
 
 
 class Renewer:
@@ -125,16 +125,17 @@ class Renewer:
             logger.warning("could not renew %d lease(s), will try again: %s", len(batch), error)
         except Exception:  # a fault here must not end the thread: the other leases live by it
             logger.exception("renewal failed, will try again")
-        return _Sent(at, None)
+        return _Sent(at, [None] * len(batch))
 
     def _settle(self, batch: list[_Entry], sent: _Sent) -> None:
         for index, entry in enumerate(batch):
             lease, ttl = entry.owner(), entry.hold.ttl
             if lease is None:  # released meanwhile
                 continue
-            if sent.answers is None:
+            held = sent.answers[index]
+            if held is None:
                 entry.due = self._clock() + ttl * RETRY_PERIOD
-            elif sent.answers[index]:
+            elif held:
                 lease.confirm(sent.at)  # where it came too late, the next tick finds the lease overdue
                 entry.due = sent.at + ttl * PERIOD
             else:

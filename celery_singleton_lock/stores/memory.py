@@ -85,7 +85,7 @@ class MemoryStore:
         self._locks: _Expiring[_Lock] = _Expiring(clock)
         self._fences: _Expiring[int] = _Expiring(clock)
         self._refused: _Expiring[bool] = _Expiring(clock)
-        self._records: _Expiring[tuple[int, bytes]] = _Expiring(clock)
+        self._records: _Expiring[Recorded] = _Expiring(clock)
 
     @classmethod
     def named(cls, url: str, *, prefix: str, timeout: float) -> MemoryStore:
@@ -102,9 +102,10 @@ class MemoryStore:
                 self._locks.set(names.lock, lock, ask.ttl)
                 return Granted(lock.fence)
             if ask.record_id is not None:
-                record = self._records.get(names.record(ask.record_id))
-                if record is not None and record[0] >= ask.rank:
-                    return Recorded(record[1])
+                name = names.record(ask.record_id)
+                record = self._records.get(name)
+                if record is not None and record.rank >= ask.rank:
+                    return record._replace(ttl=self._records.remaining(name))
             refused = self._refused.get(names.refused(ask.token)) is not None
             taken_over = lock is not None and lock.resting and lock.holder.task_id == ask.holder.task_id is not None
             if refused or (lock is not None and not taken_over):
@@ -114,7 +115,7 @@ class MemoryStore:
             self._locks.set(names.lock, _Lock(ask.token, fence, ask.holder), ask.ttl)
             return Granted(fence)
 
-    def renew(self, holds: Sequence[Hold], timeout: float) -> list[bool]:
+    def renew(self, holds: Sequence[Hold], timeout: float) -> list[bool | None]:
         """See `Store.renew`."""
         with self._lock:
             return [self._renew(hold) for hold in holds]
@@ -131,12 +132,14 @@ class MemoryStore:
         """See `Store.release`."""
         names = hold.names
         with self._lock:
-            if write is not None and (self._fences.get(names.fence) or 0) <= hold.fence:
-                self._records.set(names.record(write.record_id), (write.rank, write.body), write.ttl)
+            lock = self._locks.get(names.lock)
+            mine = lock is not None and lock.token == hold.token
+            if write is not None and (mine or (self._fences.get(names.fence) or 0) <= hold.fence):
+                record = Recorded(write.body, write.rank, hold.fence)
+                self._records.set(names.record(write.record_id), record, write.ttl)
             if unanswered:
                 self._refused.set(names.refused(hold.token), True, refusal_time(hold.ttl))
-            lock = self._locks.get(names.lock)
-            if lock is None or lock.token != hold.token:
+            if lock is None or not mine:
                 return False
             if rest > 0:
                 lock.resting = True

@@ -50,13 +50,14 @@ class RedisStore:
 
     def acquire(self, ask: Ask) -> Answer:
         """See `Store.acquire`."""
-        names, token, holder, ttl, record_id, rank = ask
+        names, token, holder, ttl, record_id, rank, _ = ask
         keys = [names.lock, names.fence, names.refused(token), names.listing]
         if record_id is not None:
             keys.append(names.record(record_id))
-        command = ACQUIRE(keys, token, holder.encode(), milliseconds(ttl), _FENCE_MS, names.resource, rank)
+        command = ACQUIRE(keys, token, holder.encode(), milliseconds(ttl), _FENCE_MS, names.resource, rank, 0)
         undo = Hold(names, token, 0, ttl)
-        replies = self._links.call([command], call_timeout(self.timeout, ttl), lambda: _release(undo, unanswered=True))
+        bound = min(self.timeout, ask.bound)
+        replies = self._links.call([command], bound, lambda: _release(undo, unanswered=True))
         verdict, *rest = _checked(replies.values[0])
         if verdict == b"granted":
             return Granted(int(rest[0]), replies.unanswered)
@@ -65,20 +66,11 @@ class RedisStore:
                 self.release(undo, unanswered=True)
             except StoreUnavailable:
                 pass  # what it takes then ends with its ttl
-        return Recorded(rest[0]) if verdict == b"recorded" else _taken(*rest)
+        return Recorded.decode(rest[0], rest[1] / 1000) if verdict == b"recorded" else _taken(*rest)
 
-    def renew(self, holds: Sequence[Hold], timeout: float) -> list[bool]:
+    def renew(self, holds: Sequence[Hold], timeout: float) -> list[bool | None]:
         """See `Store.renew`."""
-        commands = [
-            RENEW(
-                [hold.names.lock, hold.names.fence, hold.names.listing],
-                hold.token,
-                milliseconds(hold.ttl),
-                _FENCE_MS,
-                hold.names.resource,
-            )
-            for hold in holds
-        ]
+        commands = [_renew(hold) for hold in holds]
         return [_checked(reply) == 1 for reply in self._links.call(commands, timeout).values]
 
     def release(self, hold: Hold, *, rest: float = 0.0, write: Write | None = None, unanswered: bool = False) -> bool:
@@ -97,15 +89,22 @@ class RedisStore:
         self._links.close()
 
 
+def _renew(hold: Hold, *, again: bool = False) -> Command:
+    names = hold.names
+    keys = [names.lock, names.fence, names.refused(hold.token), names.listing]
+    holder = hold.holder if again else ""
+    return RENEW(keys, hold.token, milliseconds(hold.ttl), _FENCE_MS, names.resource, hold.fence, holder)
+
+
 def _release(hold: Hold, rest: float = 0.0, write: Write | None = None, unanswered: bool = False) -> Command:
     names = hold.names
     keys = [names.lock, names.fence, names.refused(hold.token), names.listing]
     refusal = milliseconds(refusal_time(hold.ttl)) if unanswered else 0
-    args = (hold.token, hold.fence, milliseconds(rest) if rest > 0 else 0, refusal, names.resource)
+    args = (hold.token, hold.fence, milliseconds(rest) if rest > 0 else 0, refusal, names.resource, 0)
     if write is None:
         return RELEASE(keys, *args)
     keys.append(names.record(write.record_id))
-    return RELEASE(keys, *args, write.rank, write.body, milliseconds(write.ttl))
+    return RELEASE(keys, *args, write.encode(hold.fence), milliseconds(write.ttl))
 
 
 def _checked(reply: Any) -> Any:

@@ -3,21 +3,19 @@
 -- KEYS[2] fence    string  the last fencing token, decimal
 -- KEYS[3] refused  string  exists where this token may not take anything any more
 -- KEYS[4] index    zset    this bucket's locks by the server's time (ms) of their end
--- KEYS[5] record   string  "<rank>:<body>"; absent where no record is asked for
--- ARGV 1 token, 2 holder (JSON, its task id first), 3 ttl (ms), 4 fence ttl (ms), 5 resource, 6 rank
--- Answers {"granted", fence} | {"taken", lock, ms left} | {"recorded", body}
+-- KEYS[5] record   string  "<rank>:<fence>:<body>"; absent where no record is asked for
+-- ARGV 1 token, 2 holder (JSON, its task id first), 3 ttl (ms), 4 fence ttl (ms), 5 resource, 6 rank,
+--      7 the least fence: the client's proposal, or 0 for the server's time (us)
+-- Answers {"granted", fence} | {"taken", lock, ms left} | {"recorded", record, ms left}
 local got = redis.call("MGET", KEYS[1], KEYS[2], KEYS[3], KEYS[5] or KEYS[1])
 local lock, last, refused, record = got[1], got[2], got[3], KEYS[5] and got[4]
 local state, token, fence, holder
 if lock then state, token, fence, holder = string.match(lock, "^([hr]):(%x+):(%d+):(.*)$") end
 local mine = state == "h" and token == ARGV[1]
 if not mine then
-  if record then
-    local rank, body = string.match(record, "^(%d+):(.*)$")
-    if rank and tonumber(rank) >= tonumber(ARGV[6]) then return {"recorded", body} end
-  end
-  -- A resting resource is taken over by the task that rests it: its next attempt need not wait for itself.
-  local own = false
+  local rank = record and string.match(record, "^%d+")
+  if rank and tonumber(rank) >= tonumber(ARGV[6]) then return {"recorded", record, redis.call("PTTL", KEYS[5])} end
+  local own = false -- a resting resource is taken over by its own task: its next attempt need not wait for itself
   if state == "r" then
     local task_id = cjson.decode(ARGV[2])[1]
     own = task_id ~= cjson.null and task_id == cjson.decode(holder)[1]
@@ -26,17 +24,17 @@ if not mine then
 end
 local time = redis.call("TIME")
 local ms = time[1] * 1000 + math.floor(time[2] / 1000)
+local least = tonumber(ARGV[7])
 if mine then
-  redis.call("PEXPIRE", KEYS[1], ARGV[3])
-  redis.call("PEXPIRE", KEYS[2], ARGV[4])
+  least = math.max(least, fence) -- the same fence again, or the one that a quorum's second round agrees on
 else
-  -- Not tostring(): it would print a time in microseconds with 14 digits, and cut the rest.
-  fence = string.format("%.0f", math.max((last or 0) + 1, time[1] * 1000000 + time[2]))
-  redis.call("SET", KEYS[1], "h:" .. ARGV[1] .. ":" .. fence .. ":" .. ARGV[2], "PX", ARGV[3])
-  redis.call("SET", KEYS[2], fence, "PX", ARGV[4])
-  -- Locks that ran out are swept now and then: each acquire would pay for it.
-  if time[2] % 16 == 0 then redis.call("ZREMRANGEBYSCORE", KEYS[4], "-inf", ms) end
+  if least == 0 then least = time[1] * 1000000 + time[2] end
+  least = math.max((last or 0) + 1, least)
+  if time[2] % 16 == 0 then redis.call("ZREMRANGEBYSCORE", KEYS[4], "-inf", ms) end -- a sweep, now and then
 end
+fence = string.format("%.0f", least) -- not tostring(): it cuts a time in microseconds to 14 digits
+redis.call("SET", KEYS[1], "h:" .. ARGV[1] .. ":" .. fence .. ":" .. ARGV[2], "PX", ARGV[3])
+redis.call("SET", KEYS[2], string.format("%.0f", math.max(last or 0, least)), "PX", ARGV[4])
 redis.call("ZADD", KEYS[4], ms + ARGV[3], ARGV[5])
 if redis.call("PTTL", KEYS[4]) < tonumber(ARGV[3]) then redis.call("PEXPIRE", KEYS[4], ARGV[3]) end
 return {"granted", fence}
