@@ -22,8 +22,8 @@ from ..protocol import (
     call_timeout,
     refusal_time,
 )
-from . import redact
-from .links import Links, unavailable
+from .link import Address, unavailable
+from .links import Links
 from .script import ACQUIRE, PEEK, RELEASE, RENEW, Command
 
 _FENCE_MS = int(FENCE_TTL * 1000)
@@ -42,11 +42,11 @@ class RedisStore:
     def __init__(self, url: str, *, prefix: str, timeout: float) -> None:
         self.prefix = prefix
         self.timeout = timeout
-        self._shown = redact(url)
-        self._links = Links(url)
+        self._address = Address(url)
+        self._links = Links(self._address)
 
     def __repr__(self) -> str:
-        return f"<RedisStore {self._shown}>"
+        return f"<RedisStore {self._address.shown}>"
 
     def acquire(self, ask: Ask) -> Answer:
         """See `Store.acquire`."""
