@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from urllib.parse import urlsplit
 
 from ..errors import LockConfigError
 from ..keys import check_prefix
 from ..protocol import Store
+
+logger = logging.getLogger(__name__)
 
 DEFAULT_PREFIX = "singleton-lock"
 DEFAULT_TIMEOUT = 1.0
@@ -53,7 +56,17 @@ def _open_list(urls: list[str], prefix: str, timeout: float) -> Store:
         raise LockConfigError(
             "singleton_lock_url: two servers are worse than one, since both must answer; give one or three"
         )
-    raise LockConfigError("singleton_lock_url: a list of servers is not supported yet; give one URL")
+    if len(set(urls)) < len(urls):
+        raise LockConfigError("singleton_lock_url: a server stands in the list twice; its vote must count once")
+    if len(urls) % 2 == 0:
+        logger.warning(
+            "singleton_lock_url: %d servers bear the loss of no more than %d would; an odd number is better",
+            len(urls),
+            len(urls) - 1,
+        )
+    from .quorum import QuorumStore
+
+    return QuorumStore(urls, prefix=prefix, timeout=timeout)
 
 
 def redact(url: str) -> str:

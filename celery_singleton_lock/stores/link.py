@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -76,6 +77,10 @@ class Link:
     def connected(self) -> bool:
         """Whether there is a socket."""
         return self._connection._sock is not None
+
+    def has_data(self) -> bool:
+        """Whether a reply, or the end of the connection, can be read now."""
+        return bool(select.select([self.fileno()], [], [], 0)[0])
 
     def connect(self, seconds: float) -> None:
         """Open it and log in. Raises RedisError."""

@@ -5,7 +5,7 @@
 -- KEYS[4] index    zset    this bucket's locks by the server's time (ms) of their end
 -- KEYS[5] record   string  "<rank>:<fence>:<body>"; absent where none is written
 -- ARGV 1 token, 2 fence, 3 rest (ms), 4 refusal (ms, 0 for none), 5 resource,
---      6 fence ttl (ms) where the stored fence is raised to this one whoever holds the lock, else 0,
+--      6 fence ttl (ms) where the stored fence is raised past this one whoever holds the lock, else 0,
 --      7 record, 8 record ttl (ms)
 -- Answers 1 where the token held the lock, else 0
 local got = redis.call("MGET", KEYS[1], KEYS[2])
@@ -15,7 +15,9 @@ if KEYS[5] and (mine or last <= tonumber(ARGV[2])) then -- else a newer owner's 
   redis.call("SET", KEYS[5], ARGV[7], "PX", ARGV[8])
 end
 if ARGV[4] ~= "0" then redis.call("SET", KEYS[3], "", "PX", ARGV[4]) end
-if ARGV[6] ~= "0" and last < tonumber(ARGV[2]) then redis.call("SET", KEYS[2], ARGV[2], "PX", ARGV[6]) end
+if ARGV[6] ~= "0" and last <= tonumber(ARGV[2]) then -- a renewal that comes after this must not set the lock again
+  redis.call("SET", KEYS[2], string.format("%.0f", ARGV[2] + 1), "PX", ARGV[6])
+end
 if not mine then return 0 end
 if ARGV[3] == "0" then
   redis.call("DEL", KEYS[1])
