@@ -17,6 +17,8 @@ from .links import forget_in_children
 PAUSE = 0.5
 #: Seconds that a connection may owe a reply before it is given up. Any lease asked for on it is over by then.
 PATIENCE = 300.0
+#: Connections that may owe a reply at the same time: a server that answers late is not asked without end.
+MOST_PARKED = 64
 
 
 class _Parked(NamedTuple):
@@ -97,6 +99,8 @@ class Node:
     def connect_soon(self) -> StoreUnavailable | None:
         """Open a connection in the background, one at a time. Returns why that is of no use now, or None."""
         with self._lock:
+            if len(self._parked) >= MOST_PARKED:
+                return StoreUnavailable(f"{self.address.shown}: too many replies are outstanding")
             if self._connecting:
                 return None
             if now() < self._not_before:
