@@ -36,7 +36,8 @@ class Worker(Process):
             *("--without-gossip", "--without-mingle", "--without-heartbeat"),
             *args,
         ]
-        env = {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", **(env or {})}
+        # A killed worker leaves multiprocessing's files behind: here they go with the test's own directory.
+        env = {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "TMPDIR": str(directory), **(env or {})}
         super().__init__(argv, log=directory / f"{name}.log", env=env, cwd=directory)
         if wait:
             self.wait_until_ready()
