@@ -59,15 +59,19 @@ class Run:
     def outcome(self) -> Any:
         """The call's result. Raises what the body raises, or what tells Celery to wait or to fail."""
         try:
-            result = self._proceed()
-        except BaseException as error:
+            return self._settled()
+        except SoftTimeLimitExceeded:
+            if self._result is None:
+                raise
+            # It struck after the body's end, and changes nothing any more: the work is done.
             self._free_surely()
-            # A soft limit that struck after the body's end changes nothing any more: the work is done.
-            if isinstance(error, SoftTimeLimitExceeded) and self._result is not None:
-                return self._result[0]
-            raise
-        self._free_surely()
-        return result
+            return self._result[0]
+
+    def _settled(self) -> Any:
+        try:
+            return self._proceed()
+        finally:
+            self._free_surely()
 
     def _proceed(self) -> Any:
         if self.message.begun:
