@@ -95,7 +95,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 def test_nothing_is_left(
     app: Celery, valkey: Server, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], kind: str
 ) -> None:
-    """B37: no lock that outlives its ttl, no lease being renewed, no lock of a thread; a finished body's result stays."""
+    """B37: no lock beyond its ttl, no lease being renewed, no lock of a thread; a finished body's result stays."""
     monkeypatch.setattr(abort, "_enabled", True)
     begun, ended = [], []
 
