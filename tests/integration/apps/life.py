@@ -150,10 +150,44 @@ def threads() -> list[int]:
 
 @app.task(bind=True, **LATE)
 @single_instance(**{**QUICK, "idempotency_max_bytes": 10})
-def big(self: Task, key: str, number: int) -> str:
+def hold_big(self: Task, key: str) -> str:
     """Its result is not kept for a repeat."""
     begin(self, key)
-    return f"{number}" * 50
+    wait(key, 60)
+    return "x" * 50
+
+
+class Stays(Task):  # type: ignore[misc]
+    """Does not come to its acknowledgement."""
+
+    abstract = True
+
+    def on_success(self, retval: Any, task_id: str, args: Any, kwargs: Any) -> None:
+        say(f"stays:{args[0]}")
+        if notes.incr(f"stayed:{args[0]}") == 1:
+            time.sleep(60)
+
+
+@app.task(bind=True, base=Stays, **LATE)
+@single_instance(**{**QUICK, "idempotency_max_bytes": 10})
+def stays(self: Task, key: str) -> str:
+    """Its worker can be killed between its chord's count and its acknowledgement."""
+    begin(self, key)
+    return "x" * 50
+
+
+@app.task(bind=True)
+@single_instance(**QUICK)
+def replaced(self: Task, key: str) -> Any:
+    """Puts another locked task of the same key in its place."""
+    raise self.replace(early.s(key))
+
+
+@app.task(bind=True)
+@single_instance(**QUICK)
+def fails(self: Task, key: str) -> None:
+    """Fails."""
+    raise ValueError("the body's own")
 
 
 @app.task
