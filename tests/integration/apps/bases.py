@@ -1,0 +1,174 @@
+"""Every base and every way to make a task that is alone on ``res:{key}``."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+from collections.abc import Callable
+from typing import Any
+
+import redis
+from celery import Celery, Task, shared_task
+from celery.contrib.abortable import AbortableTask
+
+from celery_singleton_lock import SingleInstanceTask, current_lease, single_instance
+
+notes = redis.Redis.from_url(os.environ["TEST_NOTES_URL"], decode_responses=True, socket_timeout=60)
+OPTIONS: dict[str, Any] = {"key": "res:{key}", "retry_backoff": 0.1, "retry_backoff_max": 0.2}
+LOCK: dict[str, Any] = {f"lock_{name}": value for name, value in OPTIONS.items()}
+
+
+def body(task: Task, key: str) -> list[Any]:
+    """What every task here does: it notes the lease it runs under, and retries itself once."""
+    lease = current_lease()
+    assert lease is not None
+    notes.rpush(f"leases:{key}", json.dumps([lease.key, lease.token, task.request.id, task.request.retries]))
+    if task.request.retries == 0:
+        raise task.retry(countdown=0)
+    return [lease.key, task.request.id]
+
+
+@shared_task(bind=True, name="bases.shared_before_the_app")
+@single_instance(**OPTIONS)
+def shared_before_the_app(self: Task, key: str) -> Any:
+    return body(self, key)
+
+
+class Everywhere(Task):  # type: ignore[misc]
+    """The app's own base class, with a __call__ of its own."""
+
+    abstract = True
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        notes.incr("everywhere")
+        return super().__call__(*args, **kwargs)
+
+
+app = Celery("bases", config_source="tests.integration.apps.settings", task_cls=Everywhere)
+app.conf.task_annotations = {"bases.annotated": {"lock_ttl": 7}}
+
+
+@app.task(bind=True, name="bases.annotated")
+@single_instance(**OPTIONS)
+def annotated(self: Task, key: str) -> Any:
+    """Its ttl comes from task_annotations."""
+    lease = current_lease()
+    assert lease is not None
+    assert lease.ttl == 7
+    return body(self, key)
+
+
+class Abortable(SingleInstanceTask, AbortableTask):  # type: ignore[misc]
+    abstract = True
+
+
+class AbortableLast(AbortableTask, SingleInstanceTask):  # type: ignore[misc]
+    abstract = True
+
+
+class Reports(Task):  # type: ignore[misc]
+    """A user's base that wraps every call, and would report LockTaken as an error if it saw it."""
+
+    abstract = True
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return super().__call__(*args, **kwargs)
+        except Exception as error:
+            notes.rpush("reported", type(error).__name__)
+            raise
+
+
+class Reporting(Reports, SingleInstanceTask):  # type: ignore[misc]
+    abstract = True
+
+
+class ReportingLast(SingleInstanceTask, Reports):  # type: ignore[misc]
+    abstract = True
+
+
+for base in (Abortable, AbortableLast, Reporting, ReportingLast):
+
+    @app.task(bind=True, base=base, name=f"bases.{base.__name__}", **LOCK)
+    def based(self: Task, key: str) -> Any:
+        return body(self, key)
+
+
+@app.task(bind=True, base=Abortable, name="bases.both", **LOCK)
+@single_instance(**OPTIONS)
+def both(self: Task, key: str) -> Any:
+    """Decorator and base class together."""
+    return body(self, key)
+
+
+@app.task(bind=True, base=Reports, name="bases.own_call")
+@single_instance(**OPTIONS)
+def own_call(self: Task, key: str) -> Any:
+    return body(self, key)
+
+
+class Classy(SingleInstanceTask):
+    """A class-based task."""
+
+    name = "bases.Classy"
+    lock_key = "res:{key}"
+    lock_retry_backoff = 0.1
+    lock_retry_backoff_max = 0.2
+
+    def run(self, key: str) -> Any:
+        return body(self, key)
+
+
+app.register_task(Classy())
+
+
+def tracked(task: Task) -> Task:
+    """What an error tracker does to every task: it wraps run and __call__ on the task object, once it is made."""
+    for name in ("run", "__call__"):
+        setattr(task, name, _reporting(getattr(task, name)))
+    type(task).__call__ = _reporting(type(task).__call__)
+    return task
+
+
+def _reporting(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def inner(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except Exception as error:
+            notes.rpush("tracked", type(error).__name__)
+            raise
+
+    return inner
+
+
+@app.task(bind=True, name="bases.tracked_task")
+@single_instance(**OPTIONS)
+def tracked_task(self: Task, key: str) -> Any:
+    return body(self, key)
+
+
+app.finalize()
+tracked(app.tasks["bases.tracked_task"])
+
+#: Each of them, by name.
+NAMES = sorted(name for name in app.tasks if name.startswith("bases."))
+
+
+@app.task(
+    bind=True, name="noise.retried", autoretry_for=(Exception,), max_retries=2, default_retry_delay=0, base=Reports
+)
+@single_instance(key="res:{key}", on_conflict="raise")
+def noisy_raise(self: Task, key: str) -> str:
+    notes.incr(f"runs:{key}")
+    return "ran"
+
+
+@app.task(
+    bind=True, name="noise.skipped", autoretry_for=(Exception,), max_retries=2, default_retry_delay=0, base=Reports
+)
+@single_instance(key="res:{key}", on_conflict="skip")
+def noisy_skip(self: Task, key: str) -> str:
+    notes.incr(f"runs:{key}")
+    return "ran"
