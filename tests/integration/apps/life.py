@@ -180,6 +180,20 @@ def replaced(self: Task, key: str) -> Any:
     raise self.replace(early.s(key))
 
 
+lasting_skip = _life("lasting_skip", LATE, ttl=3, retry_backoff=60, retry_backoff_max=60, on_conflict="skip")
+
+
+@app.task(bind=True, acks_late=True)
+@single_instance(**QUICK, on_conflict="skip")
+def falls(self: Task, key: str) -> int:
+    """Fails at its first run."""
+    number = begin(self, key)
+    if number == 1:
+        wait(key, 60)
+        raise ValueError("the first run fails")
+    return number
+
+
 @app.task(bind=True)
 @single_instance(**QUICK)
 def fails(self: Task, key: str) -> None:
