@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from redis.exceptions import ResponseError
+from redis.exceptions import RedisError
 
+from ..errors import StoreUnavailable
 from ..keys import Names
 from ..protocol import FENCE_TTL, Ask, Granted, Hold, Holder, Recorded, Taken, Write, refusal_time
-from .link import unavailable
+from .refusal import unavailable
 from .script import ACQUIRE, PEEK, RELEASE, RENEW, Command
 
 _FENCE_MS = int(FENCE_TTL * 1000)
@@ -68,7 +69,9 @@ def answer(reply: Any) -> Granted | Taken | Recorded | None:
 
 def checked(reply: Any) -> Any:
     """The reply itself. Raises `StoreUnavailable` for a server's error."""
-    if isinstance(reply, ResponseError):
+    if isinstance(reply, StoreUnavailable):
+        raise reply
+    if isinstance(reply, RedisError):
         raise unavailable(reply) from reply
     return reply
 

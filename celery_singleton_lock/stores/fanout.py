@@ -11,9 +11,10 @@ from redis.exceptions import RedisError
 
 from ..clock import now
 from ..errors import StoreUnavailable
-from .link import FINAL, Link, unavailable, unknown_scripts
+from .link import FINAL, Link, unknown_scripts
 from .node import Node
-from .script import Command
+from .refusal import unavailable
+from .script import Request
 
 #: A server's reply: its values, or why there is none.
 Reply = list[Any] | StoreUnavailable
@@ -26,7 +27,7 @@ class FanOut:
     """One round of requests. ``replies``: by node, as they came; ``doubtful``: the nodes where a request of this round
     may still be carried out, on a connection that is gone."""
 
-    def __init__(self, nodes: Sequence[Node], commands: Sequence[Sequence[Command]], tokens: Iterable[str]) -> None:
+    def __init__(self, nodes: Sequence[Node], commands: Sequence[Sequence[Request]], tokens: Iterable[str]) -> None:
         self.replies: dict[int, Reply] = {}
         self.doubtful: set[int] = set()
         self._nodes = nodes

@@ -6,66 +6,26 @@ import select
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from redis.backoff import NoBackoff
-from redis.connection import AbstractConnection, Connection, parse_url
-from redis.exceptions import (
-    AuthenticationError,
-    AuthorizationError,
-    NoPermissionError,
-    NoScriptError,
-    RedisError,
-    ResponseError,
-)
-from redis.exceptions import (
-    TimeoutError as RedisTimeoutError,
-)
-from redis.retry import Retry
+from redis.exceptions import AuthenticationError, AuthorizationError, NoScriptError, RedisError
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from ..clock import now
-from ..errors import LockConfigError, StoreUnavailable
-from . import redact
-from .script import Command
+from .address import PING, Address
+from .refusal import REPLIES
+from .script import Request
 
 #: After these a new connection would fare no better.
 FINAL = (RedisTimeoutError, AuthenticationError, AuthorizationError)
-
-
-class Address:
-    """Where a server is and how to log in there. Raises `LockConfigError` for a malformed URL, showing no password."""
-
-    def __init__(self, url: str) -> None:
-        self.shown = redact(url)
-        try:
-            options: dict[str, Any] = dict(parse_url(url))
-            path = url.partition("://")[2].partition("?")[0].partition("/")[2]
-            if not url.startswith("unix") and path and not path.isdigit():
-                raise ValueError("the database must be a number")
-            self._kind: type[AbstractConnection] = options.pop("connection_class", Connection)
-            # RESP2: no handshake, and no push message between two replies
-            self._options = options | {"protocol": 2, "decode_responses": False, "health_check_interval": 0}
-            self.connection()
-        except (ValueError, TypeError) as error:
-            raise LockConfigError(f"singleton_lock_url: {self.shown!r} cannot be read: {_harmless(error)}") from None
-
-    def connection(self) -> AbstractConnection:
-        """A connection of redis-py, not opened yet, that tries nothing twice."""
-        return self._kind(**self._options, retry=Retry(NoBackoff(), 0))
-
-
-def _harmless(error: Exception) -> str:
-    # A TypeError names an unknown query option; a ValueError may repeat a part of the URL that holds the password.
-    text = str(error)
-    if isinstance(error, TypeError):
-        return text.rpartition("() ")[2]
-    return text if text == "the database must be a number" else "host, port, database or an option is malformed"
 
 
 class Link:
     """One connection. redis-py has a timeout per connection; here each operation brings its own."""
 
     def __init__(self, address: Address) -> None:
+        self._address = address
         # Any: its socket is not in redis-py's public types, and has to be touched for a timeout per operation.
-        self._connection: Any = address.connection()
+        self._connection: Any = None
         self._seconds = 0.0
         self.owed = 0  # replies that have not come yet
 
@@ -76,17 +36,35 @@ class Link:
     @property
     def connected(self) -> bool:
         """Whether there is a socket."""
-        return self._connection._sock is not None
+        return self._connection is not None and self._connection._sock is not None
 
     def has_data(self) -> bool:
         """Whether a reply, or the end of the connection, can be read now."""
         return bool(select.select([self.fileno()], [], [], 0)[0])
 
     def connect(self, seconds: float) -> None:
-        """Open it and log in. Raises RedisError."""
-        self._bound(seconds)
-        self._connection.connect()
-        self._seconds = 0.0  # a new socket: redis-py has set its own idea of a timeout
+        """Find the server, open the connection and log in, all within ``seconds``. Raises RedisError."""
+        end = now() + seconds
+        self._connection = self._address.locate(seconds).connection()
+        self._connection.end = end
+        try:
+            self._connection.connect()
+        except UnicodeError:  # a host's name that cannot be one
+            raise RedisConnectionError("the host's name cannot be resolved") from None
+        self._seconds = 0.0  # a new socket
+        if self._address.login:
+            try:
+                self._log_in(end)
+            except RedisError:
+                self.close()  # not logged in, or at another database: of no use
+                raise
+
+    def _log_in(self, end: float) -> None:
+        login = self._address.login
+        self.send([request.packed() for request in login], end - now())
+        for request, reply in zip(login, self.receive(end - now()), strict=True):
+            if isinstance(reply, REPLIES) and request is not PING:
+                raise reply
 
     def send(self, requests: Sequence[bytes], seconds: float) -> None:
         """Send ``requests``; their replies are owed from now on. Raises RedisError."""
@@ -96,18 +74,19 @@ class Link:
 
     def receive(self, seconds: float) -> list[Any]:
         """Every reply that is owed; a server's error reply is a value. Raises RedisError."""
-        self._bound(seconds)
+        end = now() + seconds
         values: list[Any] = []
         read = self._connection.read_response
         while self.owed:
+            self._bound(end - now() if values else seconds)
             try:
                 values.append(read(disconnect_on_error=False))
-            except ResponseError as error:
+            except REPLIES as error:
                 values.append(error)
             self.owed -= 1
         return values
 
-    def exchange(self, commands: Sequence[Command], seconds: float) -> list[Any]:
+    def exchange(self, commands: Sequence[Request], seconds: float) -> list[Any]:
         """Send ``commands`` and receive their replies within ``seconds``. Raises RedisError."""
         end = now() + seconds
         if not self.connected:
@@ -122,11 +101,13 @@ class Link:
                 values[index] = value
         return values
 
-    def close(self, behind: Callable[[], Command] | None = None) -> None:
+    def close(self, behind: Callable[[], Request] | None = None) -> None:
         """Close the connection; where a reply is owed, send ``behind`` after its request first.
 
         The server reads them in order, even if it does so much later.
         """
+        if self._connection is None:
+            return
         sock = self._connection._sock
         if self.owed and behind is not None and sock is not None:
             try:
@@ -142,19 +123,10 @@ class Link:
             raise RedisTimeoutError("no time left")
         if seconds != self._seconds:
             self._seconds = seconds
-            connection = self._connection
-            connection.socket_timeout = connection.socket_connect_timeout = seconds
-            if connection._sock is not None:
-                connection._sock.settimeout(seconds)
+            if self._connection._sock is not None:
+                self._connection._sock.settimeout(seconds)
 
 
 def unknown_scripts(values: Sequence[Any]) -> list[int]:
     """Which replies say that the server has forgotten a script: after a restart, a failover, a SCRIPT FLUSH."""
     return [index for index, value in enumerate(values) if isinstance(value, NoScriptError)]
-
-
-def unavailable(error: RedisError) -> StoreUnavailable:
-    """What a driver's error, or a server's error reply, means for a lock."""
-    denied = isinstance(error, (AuthenticationError, AuthorizationError, NoPermissionError))
-    text = str(error).partition(", with args")[0]  # a server may repeat the command's arguments there
-    return StoreUnavailable(f"{type(error).__name__}: {text[:200]}", denied)

@@ -10,8 +10,10 @@ from redis.exceptions import RedisError
 
 from ..clock import now
 from ..errors import StoreUnavailable
-from .link import Address, Link, unavailable
+from .address import Address
+from .link import Link
 from .links import forget_in_children
+from .refusal import unavailable
 
 #: Seconds after a failed connect before the next one: a dead server costs one thread now and then, not one a call.
 PAUSE = 0.5

@@ -15,8 +15,8 @@ from ..errors import StoreUnavailable
 from ..keys import Names
 from ..protocol import Answer, Ask, Granted, Hold, Recorded, Split, Taken, Write, call_timeout
 from . import commands
+from .address import Address
 from .fanout import FanOut, Reply
-from .link import Address
 from .node import Node
 from .script import Command
 

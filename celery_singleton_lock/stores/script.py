@@ -5,7 +5,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from importlib.resources import files
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
+
+
+class Request(Protocol):
+    """What can be sent. ``by_text``: the server does not know the script yet."""
+
+    def packed(self, *, by_text: bool = False) -> bytes:
+        """The request's bytes."""
+        ...
 
 
 class Script:
@@ -31,6 +39,21 @@ class Command(NamedTuple):
     def packed(self, *, by_text: bool = False) -> bytes:
         """The request's bytes. ``by_text``: the server does not know the script yet."""
         return b"*%d\r\n%b%b" % (self.size, self.script.by_text if by_text else self.script.by_sha, self.arguments)
+
+
+class Plain(NamedTuple):
+    """A command of the server's own."""
+
+    request: bytes
+
+    def packed(self, *, by_text: bool = False) -> bytes:
+        """The request's bytes."""
+        return self.request
+
+
+def plain(*args: str | int) -> Plain:
+    """The command of these words."""
+    return Plain(b"*%d\r\n%b" % (len(args), _pack(*args)))
 
 
 _FORMS = [b"$%d\r\n%b\r\n" * count for count in range(24)]
