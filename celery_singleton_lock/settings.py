@@ -15,6 +15,7 @@ from celery.local import Proxy
 from kombu.serialization import dumps, loads, prepare_accept_content
 
 from .errors import LockConfigError
+from .located import is_lock_server, lock_url
 from .options import FOREIGN, NAMES, check_options, flag, seconds, unknown
 from .protocol import Store
 from .records import Encoded
@@ -23,8 +24,7 @@ from .stores import DEFAULT_PREFIX, DEFAULT_TIMEOUT, open_store, redact
 logger = logging.getLogger(__name__)
 
 PREFIX = "singleton_lock_"
-_CONNECTION = ("url", "timeout", "prefix", "free_killed")
-_LATER = ("min_replicas", "strict_checks")
+_CONNECTION = ("url", "timeout", "prefix", "min_replicas", "free_killed", "strict_checks")
 _PER_TASK = ("key",)
 
 #: Transports of which a message comes again when it is not acknowledged in time, with kombu's own default (seconds).
@@ -37,9 +37,6 @@ class LockSettings:
     def __init__(self, app: Celery) -> None:
         self._conf = app.conf
         given = dict(_given(app))
-        for name in _LATER:
-            if name in given:
-                raise LockConfigError(f"{PREFIX}{name} is not supported yet; remove it")
         for name in _PER_TASK:
             if name in given:
                 raise LockConfigError(f"{PREFIX}{name} cannot be set for a whole app; set it per task")
@@ -51,6 +48,9 @@ class LockSettings:
         self.url: str | Sequence[str] | None = given.pop("url", None)
         self.prefix: str = given.pop("prefix", DEFAULT_PREFIX)
         self.timeout = seconds(f"{PREFIX}timeout", given.pop("timeout", DEFAULT_TIMEOUT), least=0.01, most=60.0)
+        self.min_replicas: int = given.pop("min_replicas", 0)
+        #: Whether what a worker's start-up checks find keeps it from starting.
+        self.strict_checks = flag(f"{PREFIX}strict_checks", given.pop("strict_checks", False))
         #: Whether a worker's parent process frees the lock of a child that was killed.
         self.free_killed = flag(f"{PREFIX}free_killed", given.pop("free_killed", True))
         known = [PREFIX + name for name in (*NAMES, *_CONNECTION)]
@@ -66,7 +66,13 @@ class LockSettings:
         """The app's store, opened on first use."""
         with self._opening:
             url, source = self._locate()
-            store = open_store(url, prefix=self.prefix, timeout=self.timeout)
+            try:
+                store = open_store(url, prefix=self.prefix, timeout=self.timeout, min_replicas=self.min_replicas)
+            except LockConfigError as error:
+                if source is None or not error.problem.startswith("singleton_lock_url: "):
+                    raise
+                problem = error.problem.partition(": ")[2]
+                raise LockConfigError(f"singleton_lock_url is not set, and {source}: {problem}") from None
             if source:
                 logger.info("singleton_lock_url is not set: locks are kept where %s points, %r", source, store)
             return store
@@ -74,15 +80,14 @@ class LockSettings:
     def _locate(self) -> tuple[str | Sequence[str], str | None]:
         if self.url:
             return self.url, None
-        for setting in ("broker_url", "result_backend"):
-            url = self._conf.get(setting)
-            if isinstance(url, str) and url.startswith(("redis://", "rediss://")):
-                if ";" in url:
-                    raise LockConfigError(
-                        f"singleton_lock_url is not set, and {setting} names several servers; "
-                        "set singleton_lock_url to the one that keeps the locks"
-                    )
-                return url, setting
+        conf = self._conf
+        for setting, options, tls in (
+            ("broker_url", "broker_transport_options", "broker_use_ssl"),
+            ("result_backend", "result_backend_transport_options", "redis_backend_use_ssl"),
+        ):
+            url = conf.get(setting)
+            if is_lock_server(url):
+                return lock_url(setting, url, conf.get(options) or {}, conf.get(tls)), setting
         raise LockConfigError(
             "singleton_lock_url is not set, and neither the broker nor the result backend is a Redis server; "
             'set singleton_lock_url, for example to "redis://localhost:6379/0"'

@@ -61,7 +61,15 @@ class Link:
 
     def _log_in(self, end: float) -> None:
         login = self._address.login
-        self.send([request.packed() for request in login], end - now())
+        self._bound(end - now())
+        sock = self._connection._sock
+        try:
+            sock.sendall(b"".join([request.packed() for request in login]))
+        except TimeoutError:
+            raise RedisTimeoutError("no time left to log in") from None
+        except OSError as error:
+            raise RedisConnectionError(f"Error while logging in: {_told(sock, error)}") from error
+        self.owed += len(login)
         for request, reply in zip(login, self.receive(end - now()), strict=True):
             if isinstance(reply, REPLIES) and request is not PING:
                 raise reply
@@ -125,6 +133,16 @@ class Link:
             self._seconds = seconds
             if self._connection._sock is not None:
                 self._connection._sock.settimeout(seconds)
+
+
+def _told(sock: Any, error: OSError) -> OSError:
+    """Why the server hung up: one that turns a certificate down says it just before."""
+    try:
+        sock.recv(1)
+    except OSError as reason:
+        error.__cause__ = reason
+        return reason
+    return error
 
 
 def unknown_scripts(values: Sequence[Any]) -> list[int]:

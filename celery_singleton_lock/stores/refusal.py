@@ -39,7 +39,10 @@ _CODES: dict[type[RedisError], str] = {
     AuthenticationError: "WRONGPASS",
 }
 #: Inside of a script Redis 6.2 hides the code in its own error's text, and Redis 7 what an ACL refused.
-_HIDDEN = re.compile(r"-(READONLY|OOM|NOPERM|MASTERDOWN|NOREPLICAS|MISCONF) |(ACL failure in script)")
+_HIDDEN = re.compile(
+    r"-(READONLY|OOM|NOPERM|MASTERDOWN|NOREPLICAS|MISCONF) |(ACL failure in|The user executing the) script"
+)
+_WHERE = re.compile(r"\.? script: (?:[0-9a-f]{40}|on @).*", re.DOTALL)
 _PLAIN = re.compile(r"[A-Z]{3,} ")
 #: Certificates that one side does not trust or does not show. Other TLS errors are a cut, or not TLS at all.
 _CERTIFICATE = re.compile(r"CERTIFICATE|UNKNOWN_CA")
@@ -49,8 +52,8 @@ def code(error: RedisError) -> str:
     """The server's word for it, such as READONLY; "" where no server said anything."""
     text = str(error)
     found = _CODES.get(type(error), "")
-    if found == "WRONGPASS" and text.startswith("Authentication required"):
-        return "NOAUTH"
+    if (found == "WRONGPASS" and text.startswith("Authentication required")) or "unauthenticated" in text:
+        return "NOAUTH"  # a long request of nobody is called a protocol error
     if not found and isinstance(error, ResponseError):
         hidden = _HIDDEN.search(text)
         if hidden:
@@ -63,7 +66,7 @@ def is_denied(error: BaseException) -> bool:
     """Whether the server turned us down, or we do not trust it: no policy may treat that as "run without a lock"."""
     if isinstance(error, (AuthenticationError, AuthorizationError)):
         return True
-    if isinstance(error, RedisError) and code(error) in ("NOPERM", "DENIED"):
+    if isinstance(error, RedisError) and code(error) in ("NOAUTH", "NOPERM", "DENIED"):
         return True
     cause: BaseException | None = error
     while cause is not None:
@@ -80,7 +83,7 @@ def is_elsewhere(reply: object) -> bool:
 
 def unavailable(error: RedisError) -> StoreUnavailable:
     """The error of the store's own that says it."""
-    text = str(error).partition(", with args")[0].partition(" script: ")[0]  # a server may repeat arguments there
+    text = _WHERE.sub("", str(error).partition(", with args")[0])  # a server may repeat arguments there
     word = code(error)
     reason = text if word and text.startswith(word) else f"{word or type(error).__name__}: {text}"
     return StoreUnavailable(reason[:240], is_denied(error))
