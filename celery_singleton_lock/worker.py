@@ -8,7 +8,7 @@ from typing import Any
 from celery import Celery, Task, bootsteps
 from kombu.utils.imports import symbol_by_name
 
-from . import abort
+from . import abort, checks
 from .errors import LockConfigError
 from .plan import Plan
 from .settings import settings_of
@@ -40,9 +40,11 @@ class StartupChecks(bootsteps.Step):  # type: ignore[misc]  # Celery has no type
                 'set it to a server, for example "redis://localhost:6379/0", or start the worker with --pool=solo'
             )
         if pool == "prefork":
-            for task in parent.app.tasks.values():
-                if hasattr(type(task), "singleton_lock_plan"):
-                    _free_killed_children(type(task))
+            for task in locked_tasks(parent.app):
+                _free_killed_children(type(task))
+        locked = [(task, type(task).singleton_lock_plan()) for task in locked_tasks(parent.app)]
+        limits = checks.Limits(getattr(parent, "time_limit", None), getattr(parent, "soft_time_limit", None))
+        checks.check(settings_of(parent.app), locked, limits)
         if pool in ("prefork", "solo"):
             abort.enable()
         else:
@@ -63,10 +65,14 @@ def _free_killed_children(task: type[Task]) -> None:
         task.Request = type("Request", (FreesKilled, own), {})
 
 
+def locked_tasks(app: Celery) -> list[Task]:
+    """Every task of ``app`` that asks for a lock."""
+    return [task for task in app.tasks.values() if getattr(type(task), "singleton_lock_plan", None) is not None]
+
+
 def locked_plans(app: Celery) -> list[Plan]:
-    """The plans of every task of ``app`` that asks for a lock. Raises `LockConfigError`."""
-    plans = (getattr(type(task), "singleton_lock_plan", None) for task in app.tasks.values())
-    return [plan() for plan in plans if plan is not None]
+    """The plans of those tasks. Raises `LockConfigError`."""
+    return [type(task).singleton_lock_plan() for task in locked_tasks(app)]
 
 
 def add_checks(app: Celery) -> None:

@@ -67,4 +67,4 @@ def _pack(*args: str | bytes | int) -> bytes:
     return _FORMS[len(args)] % tuple(flat)
 
 
-ACQUIRE, RENEW, RELEASE, PEEK = map(Script, ("acquire", "renew", "release", "peek"))
+ACQUIRE, RENEW, RELEASE, PEEK, MARK = map(Script, ("acquire", "renew", "release", "peek", "mark"))

@@ -159,6 +159,8 @@ def _options(given: Mapping[str, str], kind: str) -> dict[str, Any]:
             raise Problem(f"unknown option {name!r}" + (f"; did you mean {close[0]!r}?" if close else ""))
         try:
             checked = check(value)
+        except Problem:
+            raise
         except (ValueError, KeyError, AttributeError):
             raise Problem(f"{name}: the value cannot be used") from None
         if checked is not None:

@@ -153,41 +153,36 @@ def test_no_socket_there(tmp_path: Path) -> None:
         take(open_store(f"unix://{tmp_path}/none.sock"), "order:1")
 
 
+CA = {"ssl_cert_reqs": ssl.CERT_REQUIRED, "ssl_ca_certs": "{ca}"}
+
+
 @pytest.mark.parametrize(
-    ("conf", "tls"),
+    "conf",
     [
-        ({"broker_url": "redis://127.0.0.1:{tls}/4", "broker_use_ssl": {"ssl_cert_reqs": ssl.CERT_NONE}}, True),
-        ({"broker_url": "rediss://127.0.0.1:{tls}/4?ssl_cert_reqs=CERT_NONE"}, True),
-        ({"broker_url": "rediss://127.0.0.1:{tls}/4"}, True),  # kombu's default: not checked
-        (
-            {"broker_url": "rediss://127.0.0.1:{tls}/4", "broker_use_ssl": {"ssl_cert_reqs": "required"}, "ca": True},
-            True,
-        ),
-        ({"broker_url": "redis+socket://{socket}?virtual_host=4"}, False),
-        ({"result_backend": "redis+socket://{socket}?virtual_host=4", "broker_url": "amqp://"}, False),
-        (
-            {
-                "result_backend": "redis://127.0.0.1:{tls}/4",
-                "redis_backend_use_ssl": {"ssl_cert_reqs": ssl.CERT_REQUIRED},
-                "ca": True,
-                "broker_url": "amqp://",
-            },
-            True,
-        ),
+        {"broker_url": "redis://127.0.0.1:{tls}/4", "broker_use_ssl": {"ssl_cert_reqs": ssl.CERT_NONE}},
+        {"broker_url": "redis://127.0.0.1:{tls}/4", "broker_use_ssl": CA},
+        {"broker_url": "rediss://127.0.0.1:{tls}/4", "broker_use_ssl": CA},
+        {"broker_url": "rediss://127.0.0.1:{tls}/4?ssl_cert_reqs=CERT_NONE"},
+        {"broker_url": "rediss://127.0.0.1:{tls}/4"},  # kombu's default: not checked
+        {"broker_url": "redis+socket://{socket}?virtual_host=4"},
+        {"broker_url": "amqp://", "result_backend": "redis+socket://{socket}?virtual_host=4"},
+        {"broker_url": "amqp://", "result_backend": "redis://127.0.0.1:{tls}/4", "redis_backend_use_ssl": CA},
+        {"broker_url": "amqp://", "result_backend": "rediss://127.0.0.1:{tls}/4?ssl_cert_reqs=none"},
     ],
     ids=str,
 )
-def test_where_the_app_points(server: TlsServer, certificates: Certificates, conf: dict[str, Any], tls: bool) -> None:
+def test_where_the_app_points(server: TlsServer, certificates: Certificates, conf: dict[str, Any]) -> None:
     """Without a URL the locks go where the broker or the result backend is, in the same way (B46)."""
-    filled = {
-        name: value.format(tls=server.tls_port, socket=server.socket) if isinstance(value, str) else value
-        for name, value in conf.items()
-    }
-    if filled.pop("ca", False):
-        name = "broker_use_ssl" if "broker_use_ssl" in filled else "redis_backend_use_ssl"
-        filled[name] = {**filled[name], "ssl_ca_certs": certificates.crt("ca")}
+
+    def filled(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: filled(each) for name, each in value.items()}
+        if not isinstance(value, str):
+            return value
+        return value.format(tls=server.tls_port, socket=server.socket, ca=certificates.crt("ca"))
+
     app = Celery("shop", set_as_current=False)
-    app.conf.update(filled)
+    app.conf.update(filled(conf))
     store = LockSettings(app).store
     hold = take(store, "order:1")
     with server.client(db=4) as client:

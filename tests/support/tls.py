@@ -9,7 +9,7 @@ from .servers import Server, redis_binary, require
 
 
 class Certificates:
-    """A private authority (``ca``), a server's certificate for 127.0.0.1 and a client's: each a ``.crt`` and a ``.key``.
+    """A private authority (``ca``), a server's certificate for 127.0.0.1 and a client's, each with its key.
 
     ``stranger``: an authority that signed none of them.
     """
