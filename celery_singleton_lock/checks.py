@@ -48,8 +48,8 @@ def of_store(store: Store, strict: bool = False) -> Iterator[str]:
         twice = same_server(store, servers)
         if twice is not None:
             raise LockConfigError(
-                f"singleton_lock_url: {twice[0]} and {twice[1]} are the same server, or one is the other's replica; its "
-                "vote must count once"
+                f"singleton_lock_url: {twice[0]} and {twice[1]} are the same server, or one is the other's replica; "
+                "its vote must count once"
             )
         yield from (f"{server.shown}: {_cannot(server.error)}" for server in servers if server.error is not None)
         if not any(server.error for server in servers):
@@ -62,8 +62,8 @@ def of_store(store: Store, strict: bool = False) -> Iterator[str]:
     for server in servers:
         if server.policy is not None:
             yield (
-                f"{server.shown}: at its memory's limit this server evicts keys (maxmemory-policy {server.policy}), held "
-                "locks, fences and records among them; set noeviction, or keep locks on a server of their own"
+                f"{server.shown}: at its memory's limit this server evicts keys (maxmemory-policy {server.policy}), "
+                "held locks, fences and records among them; set noeviction, or give locks a server of their own"
             )
     if strict and len(servers) > 2 and len(servers) % 2 == 0 and hasattr(store, "majority"):
         yield f"singleton_lock_url: {len(servers)} servers bear the loss of no more than {len(servers) - 1} would"
@@ -85,18 +85,18 @@ def of_task(task: Task, plan: Plan, limits: Limits) -> Iterator[str]:
     # A short ttl is right for a long body, since it is renewed; a long one only delays whoever comes after a crash.
     if hard and options.ttl > max(hard, DEFAULTS.ttl):
         yield (
-            f"ttl: {options.ttl:g} s is longer than the task may run (time_limit {hard:g} s): after a crash the resource "
-            "stays locked for longer than a run takes; a shorter ttl is renewed as long as the body runs"
+            f"ttl: {options.ttl:g} s is longer than the task may run (time_limit {hard:g} s): after a crash the "
+            "resource stays locked for longer than a run takes; a shorter ttl is renewed as long as the body runs"
         )
     if first and options.max_hold is not None and options.max_hold < first and options.on_lost != "abort":
         yield (
-            f"max_hold: the lock ends after {options.max_hold:g} s, the body only at its time limit, {first:g} s: between "
-            'the two it runs without; lower the limit, or set on_lost="abort"'
+            f"max_hold: the lock ends after {options.max_hold:g} s, the body only at its time limit, {first:g} s: "
+            'between the two it runs without; lower the limit, or set on_lost="abort"'
         )
     if first and options.on_conflict == "wait" and options.wait_timeout >= first:
         yield (
-            f"wait_timeout: {options.wait_timeout:g} s of waiting count in the time limit, {first:g} s, which would end "
-            "the task first; raise the limit or lower wait_timeout"
+            f"wait_timeout: {options.wait_timeout:g} s of waiting count in the time limit, {first:g} s, which would "
+            "end the task first; raise the limit or lower wait_timeout"
         )
     if options.retry_backoff_max > plan.longest:
         yield (

@@ -77,22 +77,23 @@ def same_server(store: Store, servers: Sequence[Server]) -> tuple[str, str] | No
             return runs[server.run], server.shown
         if server.run is not None:
             runs[server.run] = server.shown
-    return _marked_twice(store)
+    return _marked_twice(store, [number for number, server in enumerate(servers) if server.error is None])
 
 
-def _marked_twice(store: QuorumStore) -> tuple[str, str] | None:
+def _marked_twice(store: QuorumStore, answering: Sequence[int]) -> tuple[str, str] | None:
     bucket = names(store.prefix, "a quorum's servers").bucket
     mark = secrets.token_hex(16)
     keys = [f"{bucket}mark:{mark}:{number}" for number in range(len(store.nodes))]
-    for number, node in enumerate(store.nodes):
-        links = Links(node.address)
+    for number in answering:
+        address = store.nodes[number].address
+        links = Links(address)
         try:
             reply = links.call(None, [MARK(keys, number + 1, _MARK_MS)], store.timeout).values[0]
             found = [other for other, here in enumerate(checked(reply)) if here and other != number]
         except StoreUnavailable:
-            continue  # said already; what cannot be asked has no vote now
+            continue  # what does not bear the question now will not have a vote, and says so then
         finally:
             links.close()
         if found:
-            return store.nodes[found[0]].address.shown, node.address.shown
+            return store.nodes[found[0]].address.shown, address.shown
     return None
