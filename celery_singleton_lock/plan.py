@@ -176,6 +176,11 @@ def _validation(task: type[Task]) -> tuple[dict[str, type], dict[str, Any]] | No
     return None
 
 
+def is_locked(task: type[Task]) -> bool:
+    """Whether a task class asks for a lock. Celery's own tasks do not, even where an app's base class does."""
+    return hasattr(task, "singleton_lock_plan") and task.__module__ != "celery.app.builtins"
+
+
 _plans: WeakKeyDictionary[type[Task], Plan] = WeakKeyDictionary()
 
 

@@ -10,7 +10,7 @@ from kombu.utils.imports import symbol_by_name
 
 from . import abort
 from .errors import LockConfigError
-from .plan import Plan
+from .plan import Plan, is_locked
 from .settings import settings_of
 
 logger = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ class StartupChecks(bootsteps.Step):  # type: ignore[misc]  # Celery has no type
             )
         if pool == "prefork":
             for task in parent.app.tasks.values():
-                if hasattr(type(task), "singleton_lock_plan"):
+                if is_locked(type(task)):
                     _free_killed_children(type(task))
         if pool in ("prefork", "solo"):
             abort.enable()
@@ -65,8 +65,7 @@ def _free_killed_children(task: type[Task]) -> None:
 
 def locked_plans(app: Celery) -> list[Plan]:
     """The plans of every task of ``app`` that asks for a lock. Raises `LockConfigError`."""
-    plans = (getattr(type(task), "singleton_lock_plan", None) for task in app.tasks.values())
-    return [plan() for plan in plans if plan is not None]
+    return [type(task).singleton_lock_plan() for task in app.tasks.values() if is_locked(type(task))]
 
 
 def add_checks(app: Celery) -> None:

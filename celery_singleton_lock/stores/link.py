@@ -131,7 +131,7 @@ class Link:
         if self.owed and behind is not None and sock is not None:
             try:
                 sock.settimeout(0)
-                sock.sendall(behind().packed())
+                sock.sendall(behind().packed(by_text=True))  # the server may not know the script
             except OSError:
                 pass  # then the lease's end frees what was taken
         self.owed = 0

@@ -17,8 +17,9 @@ if not mine then
   if rank and tonumber(rank) >= tonumber(ARGV[6]) then return {"recorded", record, redis.call("PTTL", KEYS[5])} end
   local own = false -- a resting resource is taken over by its own task: its next attempt need not wait for itself
   if state == "r" then
+    local read, theirs = pcall(cjson.decode, holder)
     local task_id = cjson.decode(ARGV[2])[1]
-    own = task_id ~= cjson.null and task_id == cjson.decode(holder)[1]
+    own = task_id ~= cjson.null and read and type(theirs) == "table" and task_id == theirs[1]
   end
   if (lock and not own) or refused then return {"taken", lock or "", redis.call("PTTL", KEYS[1])} end
 end
@@ -33,7 +34,10 @@ else
   if time[2] % 16 == 0 then redis.call("ZREMRANGEBYSCORE", KEYS[4], "-inf", ms) end -- a sweep, now and then
 end
 fence = string.format("%.0f", least) -- not tostring(): it cuts a time in microseconds to 14 digits
-redis.call("SET", KEYS[1], "h:" .. ARGV[1] .. ":" .. fence .. ":" .. ARGV[2], "PX", ARGV[3])
+local value = "h:" .. ARGV[1] .. ":" .. fence .. ":" .. ARGV[2]
+if not redis.call("SET", KEYS[1], value, "PX", ARGV[3], lock and "XX" or "NX") then -- a key of another type is there
+  return {"taken", "", redis.call("PTTL", KEYS[1])}
+end
 redis.call("SET", KEYS[2], string.format("%.0f", math.max(last or 0, least)), "PX", ARGV[4])
 redis.call("ZADD", KEYS[4], ms + ARGV[3], ARGV[5])
 if redis.call("PTTL", KEYS[4]) < tonumber(ARGV[3]) then redis.call("PEXPIRE", KEYS[4], ARGV[3]) end
