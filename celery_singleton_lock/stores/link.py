@@ -24,6 +24,7 @@ from redis.retry import Retry
 from ..clock import now
 from ..errors import LockConfigError, StoreUnavailable
 from . import redact
+from .bounded import bounded
 from .script import Command
 
 #: After these a new connection would fare no better.
@@ -40,7 +41,7 @@ class Address:
             path = url.partition("://")[2].partition("?")[0].partition("/")[2]
             if not url.startswith("unix") and path and not path.isdigit():
                 raise ValueError("the database must be a number")
-            self._kind: type[AbstractConnection] = options.pop("connection_class", Connection)
+            self._kind: type[AbstractConnection] = bounded(options.pop("connection_class", Connection))
             # RESP2: no handshake, and no push message between two replies
             self._options = options | {"protocol": 2, "decode_responses": False, "health_check_interval": 0}
             self.connection()
@@ -64,9 +65,8 @@ class Link:
     """One connection. redis-py has a timeout per connection; here each operation brings its own."""
 
     def __init__(self, address: Address) -> None:
-        # Any: its socket is not in redis-py's public types, and has to be touched for a timeout per operation.
+        # Any: its socket is not in redis-py's public types, and has to be told the bound of each operation.
         self._connection: Any = address.connection()
-        self._seconds = 0.0
         self.owed = 0  # replies that have not come yet
 
     def fileno(self) -> int:
@@ -84,9 +84,10 @@ class Link:
 
     def connect(self, seconds: float) -> None:
         """Open it and log in. Raises RedisError."""
-        self._bound(seconds)
-        self._connection.connect()
-        self._seconds = 0.0  # a new socket: redis-py has set its own idea of a timeout
+        connection = self._connection
+        connection.socket_timeout = connection.socket_connect_timeout = max(seconds, 0.001)
+        connection.deadline = now() + seconds
+        connection.connect()
 
     def send(self, requests: Sequence[bytes], seconds: float) -> None:
         """Send ``requests``; their replies are owed from now on. Raises RedisError."""
@@ -130,7 +131,7 @@ class Link:
         sock = self._connection._sock
         if self.owed and behind is not None and sock is not None:
             try:
-                sock.settimeout(0)
+                sock.begin(0.01)  # it fits into the buffer, or does not go
                 sock.sendall(behind().packed(by_text=True))  # the server may not know the script
             except OSError:
                 pass  # then the lease's end frees what was taken
@@ -140,12 +141,7 @@ class Link:
     def _bound(self, seconds: float) -> None:
         if seconds <= 0:
             raise RedisTimeoutError("no time left")
-        if seconds != self._seconds:
-            self._seconds = seconds
-            connection = self._connection
-            connection.socket_timeout = connection.socket_connect_timeout = seconds
-            if connection._sock is not None:
-                connection._sock.settimeout(seconds)
+        self._connection._sock.begin(seconds)
 
 
 def unknown_scripts(values: Sequence[Any]) -> list[int]:

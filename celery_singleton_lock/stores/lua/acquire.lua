@@ -6,7 +6,7 @@
 -- KEYS[5] record   string  "<rank>:<fence>:<body>"; absent where no record is asked for
 -- ARGV 1 token, 2 holder (JSON, its task id first), 3 ttl (ms), 4 fence ttl (ms), 5 resource, 6 rank,
 --      7 the least fence: the client's proposal, or 0 for the server's time (us)
--- Answers {"granted", fence} | {"taken", lock, ms left} | {"recorded", record, ms left}
+-- Answers the fence, where it is granted | {"taken", lock, ms left} | {"recorded", record, ms left}
 local got = redis.call("MGET", KEYS[1], KEYS[2], KEYS[3], KEYS[5] or KEYS[1])
 local lock, last, refused, record = got[1], got[2], got[3], KEYS[5] and got[4]
 local state, token, fence, holder
@@ -41,4 +41,4 @@ end
 redis.call("SET", KEYS[2], string.format("%.0f", math.max(last or 0, least)), "PX", ARGV[4])
 redis.call("ZADD", KEYS[4], ms + ARGV[3], ARGV[5])
 if redis.call("PTTL", KEYS[4]) < tonumber(ARGV[3]) then redis.call("PEXPIRE", KEYS[4], ARGV[3]) end
-return {"granted", fence}
+return fence
