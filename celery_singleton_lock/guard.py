@@ -136,6 +136,8 @@ class Guard:
         hold = self._hold._replace(ttl=ttl)
         sent = self._clock()
         (held,) = self.store.renew([hold], call_timeout(self.store.timeout, min(ttl, self.ttl)))
+        if held is None:
+            raise StoreUnavailable("nobody can tell whether the lease was extended")
         if not held:
             self._renewer.discard(hold.token)
             self.lease.lose("the server does not hold it any more")
@@ -161,4 +163,6 @@ class Guard:
             rest = max(0.0, self.lease.acquired + self.at_least - self._clock())
         held = self.store.release(hold, rest=rest, write=write, unanswered=self._unanswered)
         self._hold = None
+        if not held and self.lease is not None:
+            self.lease.lose("the server did not hold it any more at its end", at_end=True)
         return held

@@ -120,10 +120,13 @@ class Lease:
             self._deadline = min(sent + validity(self.ttl), self._last)
             return True
 
-    def lose(self, reason: str) -> bool:
-        """Mark the lease lost and tell the observer, once. False where it was lost or ended already."""
+    def lose(self, reason: str, *, at_end: bool = False) -> bool:
+        """Mark the lease lost and tell the observer, once. False where it was lost or ended already.
+
+        ``at_end``: the release itself found out; only then may an ended lease turn out to be lost.
+        """
         with self._settling:
-            if self._reason is not None or self._ended:
+            if self._reason is not None or self._ended is not at_end:
                 return False
             self._reason = reason
         if self._on_lost is not None:
