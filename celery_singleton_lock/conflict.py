@@ -72,7 +72,7 @@ def on_taken(
     `GiveUp` where a worker would send it again.
     """
     if not waiter.in_worker:
-        return Skip() if options.on_conflict == "skip" else GiveUp()
+        return Skip() if options.on_conflict == "skip" and not waiter.begun else GiveUp()
     own = taken.holder.task_id is not None and taken.holder.task_id == waiter.task_id
     if not (waiter.begun or same_lineage(waiter, taken)):
         if options.on_conflict == "skip":

@@ -53,7 +53,7 @@ class Guard:
         self.record_id = record_id
         self.rank = rank
         self.lease: Lease | None = None
-        self._renewer = renewer or default_renewer()
+        self._renewer = default_renewer() if renewer is None else renewer
         self._clock = clock
         self._on_lost = on_lost
         self._sleep = sleep
@@ -136,6 +136,8 @@ class Guard:
         hold = self._hold._replace(ttl=ttl)
         sent = self._clock()
         (held,) = self.store.renew([hold], call_timeout(self.store.timeout, min(ttl, self.ttl)))
+        if held is None:
+            raise StoreUnavailable("nobody can tell whether the lease was extended")
         if not held:
             self._renewer.discard(hold.token)
             self.lease.lose("the server does not hold it any more")
@@ -161,4 +163,6 @@ class Guard:
             rest = max(0.0, self.lease.acquired + self.at_least - self._clock())
         held = self.store.release(hold, rest=rest, write=write, unanswered=self._unanswered)
         self._hold = None
+        if not held and self.lease is not None:
+            self.lease.lose("the server did not hold it any more at its end", at_end=True)
         return held

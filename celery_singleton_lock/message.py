@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +16,18 @@ from .errors import LockKeyError, SingletonLockError
 
 #: The header in which a waiting message carries its own state.
 HEADER = "singleton_lock"
-_ENTERED = "_singleton_lock_entered"
+#: The request whose call has entered its task in this context: a call inside its body finds the same one.
+_entered: ContextVar[Any] = ContextVar("singleton_lock_entered", default=None)
+
+
+@contextmanager
+def entering(message: Message) -> Iterator[None]:
+    """For the block, ``message``'s request counts as entered."""
+    mark = _entered.set(message.request)
+    try:
+        yield
+    finally:
+        _entered.reset(mark)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +50,11 @@ class Message:
     def of(cls, task: Task) -> Message:
         """The call that is entering ``task`` now.
 
-        A request is a worker's once: a call of the task inside its own body finds the same request, marked.
+        A request is a worker's once: a call of the task inside its own body finds the same request, entered.
         """
         request = task.request_stack.top
-        if request is None or request.called_directly or _ENTERED in request.__dict__:
+        if request is None or request.called_directly or _is_entered(request):
             return cls(None, False, getattr(request, "id", None), 0, None, False, {}, None)
-        request.__dict__[_ENTERED] = True
         return cls.read(request)
 
     @classmethod
@@ -126,6 +138,14 @@ class Message:
         finally:
             request.called_directly = False
         return Retry(exc=reason, when=countdown, sig=signature)
+
+
+def _is_entered(request: Any) -> bool:
+    """Whether this context is inside the call of ``request``. Celery gives a nested call a shallow copy of it."""
+    entered = _entered.get()
+    if entered is None:
+        return False
+    return entered is request or (request.delivery_info is not None and request.delivery_info is entered.delivery_info)
 
 
 def end_silently(why: str) -> Ignore:

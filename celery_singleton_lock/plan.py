@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary
 
 from celery import Celery, Task
 from celery.app.annotations import resolve_all
+from celery.app.base import pydantic_wrapper
 
 from . import keys, records
 from .errors import LockConfigError
@@ -23,7 +24,8 @@ from .settings import LockSettings, settings_of
 ATTRIBUTE = "lock_"
 #: An attribute of the classes on which every name that begins with ``lock_`` is an option.
 RESERVES = "_singleton_lock_reserves_prefix"
-_KNOWN = {ATTRIBUTE + name for name in NAMES}
+#: The attributes that ask for a lock.
+ASKS = {ATTRIBUTE + name for name in NAMES}
 _DAY = 24 * 3600.0
 _LEAST_DELIVERY_TTL = 2 * 3600.0
 
@@ -67,7 +69,7 @@ class Plan:
         for base in reversed(task.__mro__):
             namespace: Mapping[str, Any] = vars(base)
             if not reserved:  # a stranger's class may have an attribute of its own that begins with lock_
-                namespace = {name: namespace[name] for name in _KNOWN & namespace.keys()}
+                namespace = {name: namespace[name] for name in ASKS & namespace.keys()}
             attributes.update(attribute_options(namespace, f"task {self.name}"))
         annotated: dict[str, Any] = {}
         for layer in resolve_all(app.annotations, task):
@@ -78,7 +80,8 @@ class Plan:
             check_contradictions({**attributes, **decorator, **annotated}, self.options)
             self.signature = _signature(task)
             self.key = keys.compile_key(self.options.key)
-            self.key.check(self.signature)
+            if self.options.key is not None or self.options.idempotency_key in (None, False):
+                self.key.check(self.signature)  # else the resource comes from the idempotency key
             idempotency = self.options.idempotency_key
             self.idempotency = None
             if idempotency is not None and idempotency is not False:
@@ -87,7 +90,7 @@ class Plan:
         except LockConfigError as error:
             text = str(error)
             raise LockConfigError(text if text.startswith("task") else f"task {self.name}: {text}") from None
-        self.models = keys.models(task.run) if getattr(task, "_dump_pydantic_arguments", None) is not None else {}
+        self._validation = _validation(task)
         self.defaults = keys.defaults(self.signature)
         self._bind = keys.binder(self.signature)
         visibility = self.settings.visibility_timeout
@@ -111,7 +114,10 @@ class Plan:
             if header is not None:
                 header(*args, **kwargs)  # raises Celery's own TypeError, with its wording
             raise
-        return keys.validated(bound, self.models) if self.models else bound
+        if self._validation is None:
+            return bound
+        models, options = self._validation
+        return keys.validated(bound, models, **options)
 
     def work(self, arguments: Mapping[str, Any], message: Message) -> Work:
         """The resource and the record that a call is about. Raises `LockKeyError`."""
@@ -150,6 +156,30 @@ def _signature(task: type[Task]) -> inspect.Signature:
         return inspect.signature(run.__func__)
     signature = inspect.signature(run)
     return signature.replace(parameters=list(signature.parameters.values())[1:])
+
+
+def _validation(task: type[Task]) -> tuple[dict[str, type], dict[str, Any]] | None:
+    """The models that Celery validates a ``pydantic=True`` task's arguments with, and how; None for other tasks.
+
+    Celery keeps this in the closure of its wrapper around ``run``, and nowhere else in 5.6.
+    """
+    run: Any = inspect.getattr_static(task, "run")
+    while run is not None:
+        code = getattr(run, "__code__", None)
+        if code is not None and code in pydantic_wrapper.__code__.co_consts:
+            closure = {**inspect.getclosurevars(run).nonlocals}
+            for inner in list(closure.values()):  # since 5.7 a function of its own validates
+                if inspect.isfunction(inner) and inner.__code__ in pydantic_wrapper.__code__.co_consts:
+                    closure.update(inspect.getclosurevars(inner).nonlocals)
+            options = {"strict": closure.get("strict", False), "context": closure.get("context")}
+            return keys.models(closure["task_fun"]), options
+        run = getattr(run, "__wrapped__", None) or getattr(run, "__func__", None)
+    return None
+
+
+def is_locked(task: type[Task]) -> bool:
+    """Whether a task class asks for a lock. Celery's own tasks do not, even where an app's base class does."""
+    return hasattr(task, "singleton_lock_plan") and task.__module__ != "celery.app.builtins"
 
 
 _plans: WeakKeyDictionary[type[Task], Plan] = WeakKeyDictionary()

@@ -13,11 +13,12 @@ from celery import Task
 from celery.exceptions import Retry, SoftTimeLimitExceeded
 
 from . import abort, records, signals
+from .clock import now
 from .conflict import GiveUp, RunUnlocked, SendAgain, Skip, Waiter, on_taken, on_unavailable, same_lineage
 from .errors import IdempotencyMismatch, LeaseLost, LockTaken, SingletonLockError, StoreUnavailable
 from .guard import Guard
-from .lease import Lease, held_lease, holding
-from .message import Message, end_silently
+from .lease import Lease, Unlocked, holding, is_covered
+from .message import Message, end_silently, entering
 from .options import MARKER
 from .plan import Plan, Work
 from .protocol import Holder, Recorded, Taken, Write
@@ -42,6 +43,7 @@ class Run:
         self.body = body
         self._result: tuple[Any] | None = None  # of a body that has ended well
         self._ended = self._retried = False
+        self._blocked = 0.0  # seconds of waiting in here
         self._abort: abort.Body | None = None
         options = plan.options
         self.guard = Guard(
@@ -81,9 +83,11 @@ class Run:
             return self._taken(answer)
         self.message.forget_waits()
         self._tell(signals.lock_acquired, fence=answer.fence)
+        lease = self.guard.lease
+        assert lease is not None
         try:
-            with holding(self.guard.lease, outermost=self.message.in_worker):
-                self._result = (self._call(),)
+            with holding(lease, outermost=self.message.in_worker):
+                self._result = (self._call(lease),)
         except Retry:
             self._retried = True
             raise
@@ -95,12 +99,15 @@ class Run:
 
     def _ask(self) -> Any:
         if self.plan.options.on_conflict == "wait":
-            return self.guard.acquire_within(self.plan.options.wait_timeout)
+            start = now()
+            try:
+                return self.guard.acquire_within(self.plan.options.wait_timeout)
+            finally:
+                self._blocked = now() - start
         return self.guard.acquire()
 
-    def _call(self) -> Any:
-        lease = self.guard.lease
-        if self.plan.options.on_lost != "abort" or lease is None or not abort.possible():
+    def _call(self, lease: Lease) -> Any:
+        if self.plan.options.on_lost != "abort" or not abort.possible():
             return self.body()
         # Below Exception, so that neither autoretry nor the body takes it for a failure of its own; unless asked to.
         named = any(issubclass(LeaseLost, kind) for kind in _named(self.task))
@@ -178,7 +185,7 @@ class Run:
             message.task_id,
             message.parent_id,
             message.waits,
-            message.waited,
+            message.waited + self._blocked,
             self.plan.longest,
         )
 
@@ -212,7 +219,7 @@ class Run:
         self._tell(signals.lock_unavailable, reason=error.reason, unlocked=isinstance(decision, RunUnlocked))
         if isinstance(decision, RunUnlocked):
             logger.error("%s: runs WITHOUT a lock (on_unavailable=%r): %s", self, "run", error)
-            with holding(None):
+            with holding(Unlocked(self.work.key), outermost=self.message.in_worker):
                 return self.body()
         if isinstance(decision, SendAgain):
             logger.warning("%s: sent again in %.2f s: %s", self, decision.countdown, error)
@@ -261,11 +268,10 @@ def run_alone(task: Task, args: tuple[Any, ...], kwargs: Mapping[str, Any], body
     message = Message.of(task)
     work = plan.work(plan.arguments(task, args, kwargs), message)
     call = functools.partial(body, *args, **kwargs)
-    if not plan.options.enabled:
-        with holding(Lease.unguarded(work.key, work.record_id)):
-            return call()
-    if (
-        not message.in_worker and held_lease(work.key) is not None
-    ):  # inside a body that holds it already: its lease covers this call, too
+    if not message.in_worker and is_covered(work.key):  # inside a body that holds it: its lease covers this call, too
         return call()
-    return Run(task, plan, message, work, call).outcome()
+    with entering(message):
+        if plan.options.enabled:
+            return Run(task, plan, message, work, call).outcome()
+        with holding(Lease.unguarded(work.key, work.record_id), outermost=message.in_worker):
+            return call()

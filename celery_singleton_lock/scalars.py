@@ -62,7 +62,7 @@ def decimal_text(value: Decimal) -> str:
             raise NoStableForm(_NAN)
         return f'["decimal","{"-" if sign else ""}Infinity"]'
     # By hand: normalize() would round to the context's precision.
-    text = "".join(map(str, digits)).lstrip("0")
+    text = "".join(map(str, digits))
     short = text.rstrip("0")
     if not short:
         return '["decimal","0"]'

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -35,8 +35,9 @@ class LockSettings:
     """What one app's configuration says about locks, checked once. Raises `LockConfigError`."""
 
     def __init__(self, app: Celery) -> None:
+        app.conf.get("broker_url")  # a configuration that is still pending knows no namespace
         self._conf = app.conf
-        given = dict(_given(app))
+        given = dict(_given(self._conf))
         for name in _PER_TASK:
             if name in given:
                 raise LockConfigError(f"{PREFIX}{name} cannot be set for a whole app; set it per task")
@@ -114,23 +115,18 @@ class LockSettings:
         return loads(encoded.body, encoded.content_type, encoded.content_encoding, accept=accept)
 
 
-def _given(app: Celery) -> Iterator[tuple[str, Any]]:
+def _given(conf: Any) -> Iterator[tuple[str, Any]]:
     """Every ``singleton_lock_*`` setting that the user gave, by its name without the prefix."""
-    namespace = str(getattr(app.conf, "prefix", "") or "")
-    marks = {(namespace + PREFIX).lower(), PREFIX}
-    seen: set[str] = set()
-    for layer in app.conf.maps:
-        names = layer.keys() if isinstance(layer, Mapping) or hasattr(layer, "keys") else ()
-        for name in list(names):
-            mark = next((mark for mark in marks if str(name).lower().startswith(mark)), None)
-            # Without a namespace Celery does not find the upper-case form, and neither do we: say so below.
-            if mark is not None and name not in seen:
-                short = str(name)[len(mark) :].lower()
-                value = app.conf.get(PREFIX + short, _MISSING)
-                if value is _MISSING:
-                    raise LockConfigError(f"{name} is not read by Celery; write {PREFIX}{short}, in lower case")
-                seen.add(name)
-                yield short, value
+    namespace = str(getattr(conf, "prefix", None) or "")
+    before = {"", "celery_", namespace.lower()}
+    for name in {str(name): None for layer in conf.maps for name in layer}:
+        front, mark, short = name.lower().partition(PREFIX)
+        if mark and front in before:
+            value = conf.get(PREFIX + short, _MISSING)
+            if value is _MISSING:
+                right = f"{namespace}{PREFIX}{short}".upper() if namespace else PREFIX + short
+                raise LockConfigError(f"{name} is not read by Celery here; write {right}")
+            yield short, value
 
 
 _MISSING = object()

@@ -56,7 +56,7 @@ def validated(
     result = dict(arguments)
     for name, model in models.items():
         value = result.get(name)
-        if value is None or isinstance(value, model):
+        if value is None:
             continue
         try:
             result[name] = model.model_validate(value, strict=strict, context=dict(context or {}))

@@ -10,7 +10,7 @@ from kombu.utils.imports import symbol_by_name
 
 from . import abort, checks
 from .errors import LockConfigError
-from .plan import Plan
+from .plan import ASKS, Plan, is_locked
 from .settings import settings_of
 
 logger = logging.getLogger(__name__)
@@ -24,6 +24,7 @@ class StartupChecks(bootsteps.Step):  # type: ignore[misc]  # Celery has no type
     def create(self, parent: Any) -> None:
         """Check every locked task of the worker's app. Raises `LockConfigError`."""
         plans = locked_plans(parent.app)
+        _check_forgotten(parent.app)
         off = sorted(plan.name for plan in plans if not plan.options.enabled)
         if off:
             logger.warning(
@@ -34,7 +35,7 @@ class StartupChecks(bootsteps.Step):  # type: ignore[misc]  # Celery has no type
         if len(off) == len(plans):
             return
         pool = parent.pool_cls.__module__.rpartition(".")[2]
-        if pool == "prefork" and not settings_of(parent.app).store.shared:
+        if not settings_of(parent.app).store.shared and pool == "prefork":
             raise LockConfigError(
                 "singleton_lock_url: memory:// is not shared between prefork's processes, so nothing would be locked; "
                 'set it to a server, for example "redis://localhost:6379/0", or start the worker with --pool=solo'
@@ -65,9 +66,19 @@ def _free_killed_children(task: type[Task]) -> None:
         task.Request = type("Request", (FreesKilled, own), {})
 
 
+def _check_forgotten(app: Celery) -> None:
+    for task in app.tasks.values():
+        asked = sorted(ASKS & vars(type(task)).keys())
+        if asked and not hasattr(type(task), "singleton_lock_plan"):
+            raise LockConfigError(
+                f"task {task.name} has {', '.join(asked)} and no lock: "
+                "give it base=SingleInstanceTask, or @single_instance"
+            )
+
+
 def locked_tasks(app: Celery) -> list[Task]:
     """Every task of ``app`` that asks for a lock."""
-    return [task for task in app.tasks.values() if getattr(type(task), "singleton_lock_plan", None) is not None]
+    return [task for task in app.tasks.values() if is_locked(type(task))]
 
 
 def locked_plans(app: Celery) -> list[Plan]:

@@ -7,49 +7,17 @@ from collections.abc import Callable
 from typing import Any
 
 from redis.backoff import NoBackoff
-from redis.connection import AbstractConnection, Connection, SSLConnection, UnixDomainSocketConnection
 from redis.exceptions import RedisError
 from redis.retry import Retry
 
-from ..clock import now
 from ..errors import LockConfigError
+from .bounded import Bounded, Tcp, Tls, Unix
 from .script import Plain, plain
 from .urls import Url, read
 
 PORT = 6379
 
 PING = plain("PING")
-
-
-class _Bounded(AbstractConnection):
-    """redis-py has one timeout per step of a connect (each address of a name, TLS): here all of them share one ``end``.
-
-    ``end``: on our own clock, set before each connect.
-    """
-
-    end = 0.0
-
-    @property
-    def socket_timeout(self) -> float:
-        return max(0.001, self.end - now())
-
-    @socket_timeout.setter
-    def socket_timeout(self, value: object) -> None:
-        pass
-
-    socket_connect_timeout = socket_timeout
-
-
-class _Tcp(_Bounded, Connection):
-    pass
-
-
-class _Tls(_Bounded, SSLConnection):
-    pass
-
-
-class _Unix(_Bounded, UnixDomainSocketConnection):
-    pass
 
 
 def _greet(connection: Any) -> None:
@@ -76,9 +44,9 @@ class Address:
             "redis_connect_func": _greet,
             **(tls if parsed.tls else {}),
         }
-        self._kind: Callable[..., _Bounded] = _Tls if parsed.tls else _Tcp
+        self._kind: Callable[..., Bounded] = Tls if parsed.tls else Tcp
         if parsed.kind == "socket":
-            self._kind = _Unix
+            self._kind = Unix
             self._options["path"] = parsed.path
         else:
             host, port = parsed.hosts[0]
@@ -99,7 +67,7 @@ class Address:
         options = self._options
         return (options["path"], 0) if "path" in options else (options["host"], options["port"])
 
-    def connection(self) -> _Bounded:
+    def connection(self) -> Bounded:
         """A connection of redis-py, not opened yet, that tries nothing twice."""
         return self._kind(**self._options, retry=Retry(NoBackoff(), 0))
 

@@ -59,9 +59,9 @@ def peek(names: Names) -> Command:
 
 def answer(reply: Any) -> Granted | Taken | Recorded | None:
     """What the reply to `acquire` or `peek` means; None where the lock is free. Raises `StoreUnavailable`."""
+    if isinstance(reply, bytes):
+        return Granted(int(reply))
     verdict, *rest = checked(reply)
-    if verdict == b"granted":
-        return Granted(int(rest[0]))
     if verdict == b"recorded":
         return Recorded.decode(rest[0], rest[1] / 1000)
     return _taken(*rest) if verdict == b"taken" else None

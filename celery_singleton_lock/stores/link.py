@@ -24,9 +24,8 @@ class Link:
 
     def __init__(self, address: Address) -> None:
         self._address = address
-        # Any: its socket is not in redis-py's public types, and has to be touched for a timeout per operation.
+        # Any: its socket is not in redis-py's public types, and has to be told the bound of each operation.
         self._connection: Any = None
-        self._seconds = 0.0
         self.owed = 0  # replies that have not come yet
 
     def fileno(self) -> int:
@@ -46,12 +45,11 @@ class Link:
         """Find the server, open the connection and log in, all within ``seconds``. Raises RedisError."""
         end = now() + seconds
         self._connection = self._address.locate(seconds).connection()
-        self._connection.end = end
+        self._connection.deadline = end
         try:
             self._connection.connect()
         except UnicodeError:  # a host's name that cannot be one
             raise RedisConnectionError("the host's name cannot be resolved") from None
-        self._seconds = 0.0  # a new socket
         if self._address.login:
             try:
                 self._log_in(end)
@@ -82,11 +80,10 @@ class Link:
 
     def receive(self, seconds: float) -> list[Any]:
         """Every reply that is owed; a server's error reply is a value. Raises RedisError."""
-        end = now() + seconds
+        self._bound(seconds)
         values: list[Any] = []
         read = self._connection.read_response
         while self.owed:
-            self._bound(end - now() if values else seconds)
             try:
                 values.append(read(disconnect_on_error=False))
             except REPLIES as error:
@@ -119,8 +116,8 @@ class Link:
         sock = self._connection._sock
         if self.owed and behind is not None and sock is not None:
             try:
-                sock.settimeout(0)
-                sock.sendall(behind().packed())
+                sock.begin(0.01)  # it fits into the buffer, or does not go
+                sock.sendall(behind().packed(by_text=True))  # the server may not know the script
             except OSError:
                 pass  # then the lease's end frees what was taken
         self.owed = 0
@@ -129,10 +126,7 @@ class Link:
     def _bound(self, seconds: float) -> None:
         if seconds <= 0:
             raise RedisTimeoutError("no time left")
-        if seconds != self._seconds:
-            self._seconds = seconds
-            if self._connection._sock is not None:
-                self._connection._sock.settimeout(seconds)
+        self._connection._sock.begin(seconds)
 
 
 def _told(sock: Any, error: OSError) -> OSError:

@@ -18,8 +18,9 @@ from .script import Request, plain
 from .sentinel import SentinelAddress
 from .urls import scheme_of
 
-#: The part of a call's remaining time in which replicas must acknowledge; the rest is for the undo.
-PATIENCE = 0.75
+#: What is left of a call's time, in seconds, when replicas should have acknowledged: a server looks at the end of a
+#: WAIT ten times a second, and then an undo may have to follow.
+RESERVE = 0.15
 
 
 class Route(Protocol):
@@ -88,7 +89,7 @@ class RedisStore:
     def _wait(self, undo: Hold) -> Then:
         def then(values: list[Any], left: float) -> Sequence[Request]:
             if len(values) == 1 and isinstance(commands.answer(values[0]), Granted):
-                return [plain("WAIT", self._min_replicas, commands.milliseconds(left * PATIENCE))]
+                return [plain("WAIT", self._min_replicas, commands.milliseconds(left - max(RESERVE, left / 4)))]
             if len(values) == 2 and self._replicas_problem(values):
                 return [commands.release(undo)]
             return ()

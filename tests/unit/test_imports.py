@@ -1,0 +1,148 @@
+"""DESIGN's rooms: imports point up the list, never down, and servers and Celery are known only where they belong."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = "celery_singleton_lock"
+ROOT = Path(__file__).parents[2] / PACKAGE
+
+#: From the top: a module may import those above it. A folder is one room; what is in it may import one another.
+ROOMS = [
+    "errors",
+    "clock",
+    "scalars",
+    "canonical",
+    "naming",
+    "template",
+    "validation",
+    "keys",
+    "protocol",
+    "options",
+    "conflict",
+    "records",
+    "lease",
+    "renewal",
+    "guard",
+    "lock",
+    "stores",
+    "signals",
+    "located",
+    "settings",
+    "message",
+    "plan",
+    "abort",
+    "run",
+    "killed",
+    "checks",
+    "worker",  # its start-up checks look at plans, and task.py has them run
+    "task",
+    "decorator",
+    "metrics",
+    "cli",
+    "testing",
+    "contrib",
+]
+
+#: Who may know what is not ours: all rooms from the one named on, or that room alone.
+_CELERY = set(ROOMS[ROOMS.index("signals") :])
+THIRD_PARTIES = {
+    "redis": {"stores"},
+    "celery": _CELERY,
+    "kombu": _CELERY,
+    "billiard": _CELERY,
+    "click": {"cli"},
+    "sqlalchemy": {"contrib"},
+}
+
+#: The one look at Celery further up: a worker shows an ImproperlyConfigured without its traceback.
+EXCEPTIONS = {("errors", "celery.exceptions.ImproperlyConfigured")}
+
+
+def imports(source: str, package: str) -> Iterator[str]:
+    """The absolute dotted names that ``source``, in ``package``, imports anywhere, also inside functions."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            parents = package.split(".")[: 1 - node.level or None] if node.level else []
+            origin = ".".join([*parents, *([node.module] if node.module else [])])
+            yield from (f"{origin}.{alias.name}" for alias in node.names)
+
+
+def violations(room: str, source: str, package: str = PACKAGE) -> list[str]:
+    """What a module of ``room`` imports and should not."""
+    bad = []
+    for name in imports(source, package):
+        top, *rest = name.split(".")
+        if top == PACKAGE:
+            if rest[:1] != [room] and not (rest and rest[0] in ROOMS[: ROOMS.index(room)]):
+                bad.append(name)
+        elif top in sys.stdlib_module_names or (room, name) in EXCEPTIONS:
+            continue
+        elif room not in THIRD_PARTIES.get(top, ()):
+            bad.append(name)
+    return bad
+
+
+MODULES = [path for path in sorted(ROOT.rglob("*.py")) if path != ROOT / "__init__.py"]
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_imports_point_up(path: Path) -> None:
+    """No module imports what is below it, nor a server or Celery where it should know none."""
+    room = path.relative_to(ROOT).parts[0].removesuffix(".py")
+    assert room in ROOMS, f"{room} has no place in the order of rooms"
+    package = ".".join([PACKAGE, *path.relative_to(ROOT).parts[:-1]])
+    assert violations(room, path.read_text(), package) == []
+
+
+@pytest.mark.parametrize(
+    ("room", "source"),
+    [
+        ("keys", "from .guard import guard"),
+        ("keys", "from . import guard"),
+        ("keys", f"import {PACKAGE}.options"),
+        ("keys", f"from {PACKAGE} import single_instance"),
+        ("guard", "def f():\n    from .stores.redis import RedisStore"),
+        ("guard", "import redis"),
+        ("task", "from redis.exceptions import RedisError"),
+        ("lease", "from celery import current_task"),
+        ("errors", "from celery.exceptions import Retry"),
+        ("task", "import somebody_elses"),
+    ],
+)
+def test_a_wrong_import_is_seen(room: str, source: str) -> None:
+    """The check above sees an import that is relative, absolute, of a name, in a function, or of an unknown package."""
+    assert len(violations(room, source)) == 1
+
+
+@pytest.mark.parametrize(
+    ("room", "source"),
+    [
+        ("guard", "import os, threading\nfrom . import keys\nfrom .lease import Lease"),
+        ("stores", "from redis.connection import Connection\nfrom .stores import redact"),
+        ("errors", "from celery.exceptions import ImproperlyConfigured"),
+        ("task", "from celery import Task\nfrom kombu import Connection\nfrom .settings import settings"),
+        ("contrib", "import sqlalchemy.orm"),
+    ],
+)
+def test_a_right_import_is_let_through(room: str, source: str) -> None:
+    """What DESIGN allows is no violation."""
+    assert violations(room, source) == []
+
+
+def test_relative_imports_of_a_folder_are_resolved() -> None:
+    """Dots are counted from the module's own package."""
+    source = "from . import redact\nfrom ..keys import Names\nfrom .redis import RedisStore"
+    package = f"{PACKAGE}.stores"
+    assert list(imports(source, package)) == [
+        f"{package}.redact",
+        f"{PACKAGE}.keys.Names",
+        f"{package}.redis.RedisStore",
+    ]
