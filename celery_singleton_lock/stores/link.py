@@ -6,13 +6,13 @@ import select
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from redis.exceptions import AuthenticationError, AuthorizationError, NoScriptError, RedisError
+from redis.exceptions import AuthenticationError, AuthorizationError, NoScriptError, RedisError, ResponseError
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from ..clock import now
 from .address import PING, Address
-from .refusal import REPLIES
+from .refusal import NOT_CARRIED_OUT
 from .script import Request
 
 #: After these a new connection would fare no better.
@@ -69,7 +69,7 @@ class Link:
             raise RedisConnectionError(f"Error while logging in: {_told(sock, error)}") from error
         self.owed += len(login)
         for request, reply in zip(login, self.receive(end - now()), strict=True):
-            if isinstance(reply, REPLIES) and request is not PING:
+            if isinstance(reply, ResponseError) and request is not PING:
                 raise reply
 
     def send(self, requests: Sequence[bytes], seconds: float) -> None:
@@ -79,15 +79,21 @@ class Link:
         self._connection.send_packed_command(requests, check_health=False)
 
     def receive(self, seconds: float) -> list[Any]:
-        """Every reply that is owed; a server's error reply is a value. Raises RedisError."""
+        """Every reply that is owed; a server's error reply is a value. Raises RedisError.
+
+        LOADING, and what is wrong with a log-in, are raised: nothing is owed then.
+        """
         self._bound(seconds)
         values: list[Any] = []
         read = self._connection.read_response
         while self.owed:
             try:
                 values.append(read(disconnect_on_error=False))
-            except REPLIES as error:
+            except ResponseError as error:
                 values.append(error)
+            except NOT_CARRIED_OUT:
+                self.close()  # redis-py's own parser would read the same reply again
+                raise
             self.owed -= 1
         return values
 

@@ -23,8 +23,8 @@ from redis.exceptions import (
 
 from ..errors import StoreUnavailable
 
-#: Errors that are replies: the connection is as good as before.
-REPLIES = (ResponseError, BusyLoadingError, AuthenticationError, AuthorizationError)
+#: Replies that redis-py counts as errors of the connection.
+NOT_CARRIED_OUT = (BusyLoadingError, AuthenticationError, AuthorizationError)
 
 _CODES: dict[type[RedisError], str] = {
     MovedError: "MOVED",

@@ -14,7 +14,7 @@ from celery_singleton_lock.keys import names
 from celery_singleton_lock.protocol import Recorded, Taken, Write
 from celery_singleton_lock.stores.redis import RedisStore
 
-from ..support.asking import ask, is_held, take
+from ..support.asking import ask, is_held, take, take_soon
 from ..support.servers import Server, StartServer, redis_binary, valkey_binary
 from ..support.waiting import eventually
 
@@ -47,27 +47,31 @@ class TestFull:
     """maxmemory is reached and nothing may be evicted."""
 
     @pytest.fixture(autouse=True)
-    def _fill(self, server: Server, store: RedisStore) -> None:
+    def _hold(self, server: Server, store: RedisStore) -> None:
         with server.client() as client:
             client.config_set("maxmemory-policy", "noeviction")
         self.hold = take(store, "held:1")
-        self.fill = lambda: redis.Redis(port=server.port).config_set("maxmemory", 1)
+        self.server = server
+
+    def _fill(self) -> None:
+        with self.server.client() as client:
+            client.config_set("maxmemory", 1)
 
     def test_no_lock_is_granted(self, store: RedisStore) -> None:
         """OOM is neither taken nor denied: the server's word is the reason."""
-        self.fill()
+        self._fill()
         error = refusal(lambda: take(store, "other:1"))
         assert error.reason.startswith("OOM")
         assert error.denied is False
 
     def test_a_lease_is_renewed(self, store: RedisStore) -> None:
         """Renewal needs no memory."""
-        self.fill()
+        self._fill()
         assert store.renew([self.hold], 1.0) == [True]
 
     def test_release_frees_and_records(self, store: RedisStore) -> None:
         """A release frees the lock first, and so its record is let through."""
-        self.fill()
+        self._fill()
         assert store.release(self.hold, write=Write("r" * 32, 0, b"body", 60.0)) is True
         assert not is_held(store, "held:1")
         answer = store.acquire(ask(store, "held:1")._replace(record_id="r" * 32))
@@ -76,7 +80,7 @@ class TestFull:
 
     def test_release_lets_it_rest(self, store: RedisStore) -> None:
         """at_least is kept on a full server, too."""
-        self.fill()
+        self._fill()
         assert store.release(self.hold, rest=5.0, unanswered=True) is True
         taken = store.peek(self.hold.names)
         assert isinstance(taken, Taken)
@@ -158,7 +162,7 @@ def test_loading(server: Server, store: RedisStore) -> None:
         with server.client() as client:
             client.config_set("key-load-delay", 0)
         loader.join()
-    assert store.release(take(store, "other:1"))
+    assert store.release(take_soon(store, "other:1"))
 
 
 def _reload(server: Server) -> None:
