@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import select
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,7 +13,6 @@ from redis.exceptions import (
     AuthorizationError,
     NoPermissionError,
     NoScriptError,
-    RedisError,
     ResponseError,
 )
 from redis.exceptions import (
@@ -69,24 +68,31 @@ class Link:
         self._seconds = 0.0
         self.owed = 0  # replies that have not come yet
 
-    def fileno(self) -> int:
-        """The socket, to be waited on."""
-        return int(self._connection._sock.fileno())
+    def socket(self) -> Any:
+        """The connected socket, for who waits on several at once."""
+        return self._connection._sock
 
     @property
     def connected(self) -> bool:
         """Whether there is a socket."""
         return self._connection._sock is not None
 
-    def has_data(self) -> bool:
-        """Whether a reply, or the end of the connection, can be read now."""
-        return bool(select.select([self.fileno()], [], [], 0)[0])
-
     def connect(self, seconds: float) -> None:
         """Open it and log in. Raises RedisError."""
         self._bound(seconds)
         self._connection.connect()
         self._seconds = 0.0  # a new socket: redis-py has set its own idea of a timeout
+
+    def server_id(self, seconds: float) -> str | None:
+        """What the server calls itself, anew at each start; None where it does not say. Raises RedisError."""
+        self._bound(seconds)
+        self._connection.send_command("INFO", "server", check_health=False)
+        try:
+            text = self._connection.read_response()
+        except ResponseError:  # the user may not ask
+            return None
+        found = re.search(rb"run_id:(\w+)", text)
+        return found.group(1).decode() if found else None
 
     def send(self, requests: Sequence[bytes], seconds: float) -> None:
         """Send ``requests``; their replies are owed from now on. Raises RedisError."""
@@ -153,7 +159,7 @@ def unknown_scripts(values: Sequence[Any]) -> list[int]:
     return [index for index, value in enumerate(values) if isinstance(value, NoScriptError)]
 
 
-def unavailable(error: RedisError) -> StoreUnavailable:
+def unavailable(error: Exception) -> StoreUnavailable:
     """What a driver's error, or a server's error reply, means for a lock."""
     denied = isinstance(error, (AuthenticationError, AuthorizationError, NoPermissionError))
     text = str(error).partition(", with args")[0]  # a server may repeat the command's arguments there

@@ -44,4 +44,4 @@ def _pack(*args: str | bytes | int) -> bytes:
     return _FORMS[len(args)] % tuple(flat)
 
 
-ACQUIRE, RENEW, RELEASE, PEEK = map(Script, ("acquire", "renew", "release", "peek"))
+ACQUIRE, RENEW, RELEASE, PEEK, COPY = map(Script, ("acquire", "renew", "release", "peek", "copy"))
