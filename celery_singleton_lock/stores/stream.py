@@ -10,7 +10,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from .link import Link
 
-_CHUNK = 65536
+_CHUNK = 8192  # a reply is some hundred bytes; the system's call sets the whole of it aside
 _NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 _ERRORS: dict[bytes, type[RedisError]] = {
     b"NOSCRIPT": NoScriptError,
@@ -24,19 +24,19 @@ class Incomplete(Exception):
     """The rest of a reply has not come yet."""
 
 
-def parse(data: bytes | bytearray, at: int = 0) -> tuple[Any, int]:
+def parse(data: bytes, at: int = 0) -> tuple[Any, int]:
     """The RESP2 reply that begins at ``at``, and where it ends; a server's error is a value. Raises `Incomplete`."""
     end = data.find(b"\r\n", at)
     if end < 0:
         raise Incomplete
-    kind, line, after = data[at], bytes(data[at + 1 : end]), end + 2
+    kind, line, after = data[at], data[at + 1 : end], end + 2
     if kind == 36:  # $
         size = int(line)
         if size < 0:
             return None, after
         if len(data) < after + size + 2:
             raise Incomplete
-        return bytes(data[after : after + size]), after + size + 2
+        return data[after : after + size], after + size + 2
     if kind == 58:  # :
         return int(line), after
     if kind == 42:  # *
@@ -61,7 +61,7 @@ class Stream:
         self._socket.settimeout(0.0)
         self._encrypted = hasattr(self._socket, "pending")
         self._number: int = self._socket.fileno()
-        self._read = bytearray()
+        self._read = b""
         self._unsent = b""
         self._torn = False  # an exception from outside may have struck between the system's call and our note of it
         self.owed = 0
@@ -102,12 +102,13 @@ class Stream:
     def pull(self) -> bool:
         """Read what has come; whether every reply has. Raises RedisError."""
         self._torn = True
+        data = self._read
         try:
             while True:
-                data = self._socket.recv(_CHUNK)
-                if not data:
+                more = self._socket.recv(_CHUNK)
+                if not more:
                     raise RedisConnectionError("the server closed the connection")
-                self._read += data
+                data = data + more if data else more
                 if not self._encrypted:  # a secured socket may hold more than the system says
                     break
         except _NOT_NOW:
@@ -116,13 +117,13 @@ class Stream:
             raise RedisConnectionError(str(error)) from error
         at = 0
         try:
-            while self.owed and at < len(self._read):
-                value, at = parse(self._read, at)
+            while self.owed and at < len(data):
+                value, at = parse(data, at)
                 self.values.append(value)
                 self.owed -= 1
         except Incomplete:
             pass
-        del self._read[:at]
+        self._read = data[at:]
         self._torn = False
         return self.owed == 0
 
