@@ -1,6 +1,6 @@
 """One client process of the history checker: threads that take locks, work, and write down what they know.
 
-``python -m benchmarks.history_client OUT DATABASE SEED THREADS KEYS TTL STOP URL...``; it ends when there is a file STOP.
+``python -m benchmarks.history_client OUT DATABASE SEED THREADS KEYS TTL STOP URL...``; the file STOP ends it.
 """
 
 from __future__ import annotations
