@@ -215,7 +215,7 @@ class Run:
         return end_silently("waiting for its own other delivery") if decision.quietly else retry
 
     def _unavailable(self, error: StoreUnavailable) -> Any:
-        decision = on_unavailable(self.plan.options, self._waiter(), error.denied)
+        decision = on_unavailable(self.plan.options, self._waiter(), error.denied or error.contended)
         self._tell(signals.lock_unavailable, reason=error.reason, unlocked=isinstance(decision, RunUnlocked))
         if isinstance(decision, RunUnlocked):
             logger.error("%s: runs WITHOUT a lock (on_unavailable=%r): %s", self, "run", error)
