@@ -110,8 +110,8 @@ class Guard:
         if lease.lost:  # this process stood still between the request and now
             self.release()
             raise StoreUnavailable("the lock was granted too late to be used", contended=True)
+        self.lease = lease  # before it is renewed: a time limit that strikes in between must find it
         self._renewer.add(lease, hold, self.store, sent)
-        self.lease = lease
         return answer
 
     def acquire_within(self, timeout: float | None) -> Granted | Taken | Recorded:

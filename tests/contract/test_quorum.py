@@ -14,7 +14,8 @@ from celery_singleton_lock.stores.quorum import QuorumStore
 
 from ..support.quorums import QuorumDoor, urls
 from ..support.servers import Server, valkey_binary
-from .contract import BERT, RECORD, TTL, BackDoor, Client, StoreContract, about
+from .client import BERT, RECORD, TTL, BackDoor, Client, about
+from .contract import StoreContract
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ DOWN = StoreUnavailable("down")
 
 def granted(fence: int = 5) -> Reply:
     """A server's grant."""
-    return [[b"granted", str(fence).encode()]]
+    return [str(fence).encode()]
 
 
 def taken(token: str = A, left: int = 900, state: str = "h") -> Reply:
