@@ -86,10 +86,11 @@ def on_taken(
 
 
 def on_unavailable(
-    options: LockOptions, waiter: Waiter, denied: bool, rand: Callable[[float, float], float] = random.uniform
+    options: LockOptions, waiter: Waiter, closed: bool, rand: Callable[[float, float], float] = random.uniform
 ) -> Decision:
-    """The store cannot say: what now? Wrong credentials (``denied``) are no reason to run without a lock."""
-    if options.on_unavailable == "run" and not denied:
+    """The store cannot say: what now? ``closed``: there is no reason to run without a lock, whatever the policy; wrong
+    credentials are none, nor are servers that answer but grant it to nobody."""
+    if options.on_unavailable == "run" and not closed:
         return RunUnlocked()
     if options.on_unavailable == "raise" or not waiter.in_worker:
         return GiveUp()

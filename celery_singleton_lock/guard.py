@@ -75,7 +75,7 @@ class Guard:
             # Two that ask at the same moment must not do so again: each waits a random few round trips.
             pause = random.uniform(0.0, 4 * max(answer.round_trip, 0.001))
             if self._clock() + pause >= end:
-                raise StoreUnavailable("the servers' votes were split until the time was over")
+                raise StoreUnavailable("the servers' votes were split until the time was over", contended=True)
             self._sleep(pause)
         return answer
 
@@ -109,9 +109,9 @@ class Guard:
         )
         if lease.lost:  # this process stood still between the request and now
             self.release()
-            raise StoreUnavailable("the lock was granted too late to be used")
+            raise StoreUnavailable("the lock was granted too late to be used", contended=True)
+        self.lease = lease  # before it is renewed: a time limit that strikes in between must find it
         self._renewer.add(lease, hold, self.store, sent)
-        self.lease = lease
         return answer
 
     def acquire_within(self, timeout: float | None) -> Granted | Taken | Recorded:
@@ -119,14 +119,19 @@ class Guard:
         end = None if timeout is None else self._clock() + timeout
         pause = POLL_FIRST
         while True:
-            answer = self.acquire()
+            answer: Granted | Taken | Recorded | None = None
+            try:
+                answer = self.acquire()
+            except StoreUnavailable as error:  # many ask, and a quorum's votes go to nobody: that is taken, too
+                if not error.contended or (end is not None and self._clock() >= end):
+                    raise
             left = None if end is None else end - self._clock()
-            if not isinstance(answer, Taken) or (left is not None and left <= 0):
+            if answer is not None and (not isinstance(answer, Taken) or (left is not None and left <= 0)):
                 return answer
             wait = random.uniform(pause / 2, pause)
-            if answer.remaining is not None:
+            if answer is not None and answer.remaining is not None:
                 wait = min(wait, answer.remaining + 0.001)
-            self._sleep(wait if left is None else min(wait, left))
+            self._sleep(wait if left is None else min(wait, max(left, 0.0)))
             pause = min(pause * 1.5, POLL_MOST)
 
     def extend(self, ttl: float) -> bool:
@@ -135,9 +140,14 @@ class Guard:
             return False
         hold = self._hold._replace(ttl=ttl)
         sent = self._clock()
-        (held,) = self.store.renew([hold], call_timeout(self.store.timeout, min(ttl, self.ttl)))
-        if held is None:
-            raise StoreUnavailable("nobody can tell whether the lease was extended")
+        self.lease.shorten(sent, ttl)  # at once: a server may do it and its answer be lost
+        try:
+            (held,) = self.store.renew([hold], call_timeout(self.store.timeout, min(ttl, self.ttl)))
+            if held is None:
+                raise StoreUnavailable("too few servers answered to the extension")
+        except StoreUnavailable:
+            self._renewer.add(self.lease, self._hold, self.store, sent - self.ttl)  # the old length, at once
+            raise
         if not held:
             self._renewer.discard(hold.token)
             self.lease.lose("the server does not hold it any more")

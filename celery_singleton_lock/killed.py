@@ -29,7 +29,8 @@ class FreesKilled(Request):  # type: ignore[misc]  # Celery has no types
     """The parent's side of a locked task: it frees the lock of a child that could not do so itself.
 
     The parent needs no word from the child: the arguments name the lock, and the lock names its holder's task id, host
-    and pid. It is freed with the token that stands there, so a newer owner's is never touched.
+    and pid. It is freed with the token that stands there, so a newer owner's is never touched. A thread does it: the
+    parent's event loop runs neither a user's key function nor a call to a server that may be out of reach.
     """
 
     def on_failure(self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False) -> Any:
@@ -38,7 +39,7 @@ class FreesKilled(Request):  # type: ignore[misc]  # Celery has no types
         if isinstance(error, ExceptionWithTraceback):
             error = error.exc
         if isinstance(error, (WorkerLostError, Terminated, SystemExit)):
-            free_surely(self)
+            _free_in_thread(self).join(PATIENCE)
         return super().on_failure(exc_info, send_failed_event, return_ok)
 
     def on_timeout(self, soft: bool, timeout: float) -> None:
@@ -54,8 +55,10 @@ class FreesKilled(Request):  # type: ignore[misc]  # Celery has no types
             _free_in_thread(self)
 
 
-def _free_in_thread(request: Request) -> None:
-    threading.Thread(target=free_surely, args=(request,), name="singleton-lock-killed", daemon=True).start()
+def _free_in_thread(request: Request) -> threading.Thread:
+    thread = threading.Thread(target=free_surely, args=(request,), name="singleton-lock-killed", daemon=True)
+    thread.start()
+    return thread
 
 
 def free_surely(request: Request) -> None:
@@ -78,13 +81,14 @@ def free_killed(request: Request) -> None:
     if pid is None or not plan.settings.free_killed or not plan.options.enabled:
         return
     work = plan.work(plan.arguments(task, request.args, request.kwargs), Message.read(request._context))
+    gone = _wait_until_gone(pid)  # before the look at the lock: a child that lives may take it yet
     found = names(plan.store.prefix, work.key)
     taken = plan.store.peek(found)
     if taken is None or taken.resting or not taken.token:
         return
     if (taken.holder.task_id, taken.holder.host, taken.holder.pid) != (request.id, request.hostname, pid):
         return
-    if not _wait_until_gone(pid):
+    if not gone:
         logger.warning("lock %s: child %d is not gone yet; the lock ends with its lease", key_id(work.key), pid)
         return
     hold = Hold(found, taken.token, taken.fence, plan.options.ttl)

@@ -120,6 +120,11 @@ class Lease:
             self._deadline = min(sent + validity(self.ttl), self._last)
             return True
 
+    def shorten(self, sent: float, ttl: float) -> None:
+        """A renewal to ``ttl`` is being sent at ``sent``: from now on trust no more than it would give."""
+        with self._settling:
+            self._deadline = min(self._deadline, sent + validity(ttl))
+
     def lose(self, reason: str, *, at_end: bool = False) -> bool:
         """Mark the lease lost and tell the observer, once. False where it was lost or ended already.
 

@@ -10,12 +10,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from celery import Task
-from celery.exceptions import Ignore, Reject, Retry
+from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
 
+from . import chords, delayed
 from .errors import LockKeyError, SingletonLockError
 
 #: The header in which a waiting message carries its own state.
 HEADER = "singleton_lock"
+#: The longest pause, in seconds, before a message that cannot be sent again goes back to the broker.
+_PAUSE = 1.0
 #: The request whose call has entered its task in this context: a call inside its body finds the same one.
 _entered: ContextVar[Any] = ContextVar("singleton_lock_entered", default=None)
 
@@ -73,6 +76,10 @@ class Message:
             _idempotency_key(headers.get("idempotency_key")),
         )
 
+    def named(self, task: Task) -> str:
+        """The call in a log line."""
+        return f"task {task.name}[{self.task_id or 'called directly'}]"
+
     @property
     def waits(self) -> int:
         """How often the message was sent again for a lock."""
@@ -89,6 +96,18 @@ class Message:
     def begun(self) -> bool:
         """Whether the message's work may have started before: then it is neither skipped nor failed."""
         return self.retries > 0 or self.redelivered or self.state.get("begun") is True
+
+    def count_once(self, task: Task) -> bool:
+        """Keep a chord from counting this message again. True where the chord has counted it."""
+        if self.in_worker and self.request.chord and chords.is_counted(task, self.request):
+            self.request.chord = None  # what the tracer looks at when it has stored the result
+            return True
+        return False
+
+    @property
+    def in_chord(self) -> bool:
+        """Whether a chord is still to count this message."""
+        return self.in_worker and bool(self.request.chord)
 
     def forget_waits(self) -> None:
         """The lock is held now: a retry of the body's own starts without waits."""
@@ -127,13 +146,19 @@ class Message:
             options["delivery_mode"] = delivery_mode
         signature = task.signature_from_request(request, **options)
         signature.options["headers"] = {**(signature.options.get("headers") or {}), HEADER: state}
+        if delayed.in_use(task.app):
+            delayed.adapt(task.app, signature.options, countdown)
         # Celery would name the running task as the parent of what it sends, but the message is that task itself.
         request.called_directly = True
         try:
             signature.apply_async()
         except Exception as error:
             if task.acks_late:
+                if not isinstance(error, SoftTimeLimitExceeded):
+                    time.sleep(min(countdown, _PAUSE))  # it comes back at once, and would only turn in the queue
                 raise Reject(f"the message could not be sent again: {error}", requeue=True) from error
+            if isinstance(error, SoftTimeLimitExceeded):
+                raise
             raise reason from error
         finally:
             request.called_directly = False

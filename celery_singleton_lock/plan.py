@@ -18,7 +18,7 @@ from . import keys, records
 from .errors import LockConfigError
 from .message import Message
 from .options import FOREIGN, NAMES, LockOptions, check_contradictions, check_options, combine
-from .protocol import Store, Write
+from .protocol import Recorded, Store, Write
 from .settings import LockSettings, settings_of
 
 ATTRIBUTE = "lock_"
@@ -143,10 +143,16 @@ class Plan:
         """What to ask the store to keep; None where no record is kept."""
         if work.record_id is None or work.rank is None:
             return None
-        ttl = self.options.idempotency_ttl
-        if ttl is None:
-            ttl = self.delivery_ttl if work.fingerprint is None else _DAY
-        return Write(work.record_id, work.rank, records.encode(record), ttl)
+        return Write(work.record_id, work.rank, records.encode(record), self._record_ttl(work))
+
+    def age(self, work: Work, answer: Recorded) -> float:
+        """How long ago, in seconds, the record was written that the store has answered with."""
+        return self._record_ttl(work) - answer.ttl
+
+    def _record_ttl(self, work: Work) -> float:
+        if self.options.idempotency_ttl is not None:
+            return self.options.idempotency_ttl
+        return self.delivery_ttl if work.fingerprint is None else _DAY
 
 
 def _signature(task: type[Task]) -> inspect.Signature:

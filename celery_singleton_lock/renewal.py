@@ -62,7 +62,10 @@ class Renewer:
         _renewers.add(self)
 
     def _reset(self) -> None:
-        self._changed = threading.Condition(threading.Lock())
+        # Taken by itself and not through the condition, whose __enter__ is Python code: a time limit that strikes a
+        # body's thread in there would leave the lock taken for ever.
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
         self._entries: dict[str, _Entry] = {}
         self._thread: threading.Thread | None = None
         self._wakes: float | None = None  # when the thread looks again; None: it is busy now
@@ -73,25 +76,26 @@ class Renewer:
     def add(self, lease: Lease, hold: Hold, store: Store, sent: float) -> None:
         """Renew ``lease`` from now on, first a third of its ttl after it was asked for at ``sent``."""
         entry = _Entry(ref(lease), hold, store, sent + hold.ttl * PERIOD)
-        with self._changed:
+        with self._lock:
             self._entries[hold.token] = entry
             if not self._threaded:
                 return
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="singleton-lock-renewal", daemon=True)
+            if self._thread is None or not self._thread.is_alive():
                 self._wakes = None
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="singleton-lock-renewal", daemon=True)
+                thread.start()  # may raise after the thread has begun, where a time limit strikes
+                self._thread = thread
             elif self._wakes is not None and entry.due < self._wakes:
                 self._changed.notify()
 
     def discard(self, token: str) -> None:
         """Stop renewing. A renewal already on its way does no harm: it extends only a lock that is still held."""
-        with self._changed:
+        with self._lock:
             self._entries.pop(token, None)
 
     def tick(self) -> float | None:
         """Renew what is due. Returns seconds until something is due next, or None where nothing is held."""
-        with self._changed:
+        with self._lock:
             entries = list(self._entries.values())
         entries = [entry for entry in entries if not self._overdue(entry)]
         if not entries:
@@ -106,7 +110,7 @@ class Renewer:
                 batches[id(entry.store)].append(entry)
         for batch in batches.values():
             self._settle(batch, self._send(batch, patience))
-        with self._changed:
+        with self._lock:
             return self._pause()
 
     def _pause(self) -> float | None:
@@ -150,13 +154,18 @@ class Renewer:
                 self.discard(entry.hold.token)
 
     def _run(self) -> None:
+        this = threading.current_thread()
+        with self._lock:
+            if self._thread not in (None, this) and self._thread.is_alive():
+                return
+            self._thread = this
         idle_since: float | None = None
         while True:
             try:
                 self.tick()
             except BaseException:  # an observer's SystemExit, say: the other leases live by this thread
                 logger.exception("renewal failed, goes on")
-            with self._changed:
+            with self._lock:
                 pause = self._pause()  # anew: a lease may have come since the tick looked
                 if pause is not None:
                     idle_since = None

@@ -14,14 +14,13 @@ from celery.exceptions import Retry, SoftTimeLimitExceeded
 
 from . import abort, records, signals
 from .clock import now
-from .conflict import GiveUp, RunUnlocked, SendAgain, Skip, Waiter, on_taken, on_unavailable, same_lineage
-from .errors import IdempotencyMismatch, LeaseLost, LockTaken, SingletonLockError, StoreUnavailable
+from .errors import LeaseLost, SingletonLockError, StoreUnavailable
 from .guard import Guard
-from .lease import Lease, Unlocked, holding, is_covered
-from .message import Message, end_silently, entering
-from .options import MARKER
+from .lease import Lease, holding, is_covered
+from .message import Message, entering
 from .plan import Plan, Work
 from .protocol import Holder, Recorded, Taken, Write
+from .refused import Refused
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +42,6 @@ class Run:
         self.body = body
         self._result: tuple[Any] | None = None  # of a body that has ended well
         self._ended = self._retried = False
-        self._blocked = 0.0  # seconds of waiting in here
         self._abort: abort.Body | None = None
         options = plan.options
         self.guard = Guard(
@@ -62,25 +60,32 @@ class Run:
     def outcome(self) -> Any:
         """The call's result. Raises what the body raises, or what tells Celery to wait or to fail."""
         try:
-            result = self._proceed()
-        except BaseException as error:
+            return self._settled()
+        except SoftTimeLimitExceeded:
+            if self._result is None:
+                raise
+            # It struck after the body's end, and changes nothing any more: the work is done.
             self._free_surely()
-            # A soft limit that struck after the body's end changes nothing any more: the work is done.
-            if isinstance(error, SoftTimeLimitExceeded) and self._result is not None:
-                return self._result[0]
-            raise
-        self._free_surely()
-        return result
+            return self._result[0]
+
+    def _settled(self) -> Any:
+        try:
+            return self._proceed()
+        finally:
+            self._free_surely()
 
     def _proceed(self) -> Any:
+        if self.message.begun:
+            self.message.count_once(self.task)
+        refused = Refused(self.task, self.plan, self.message, self.work, self.key_id, self.body)
         try:
-            answer = self._ask()
+            answer = self._ask(refused)
         except StoreUnavailable as error:
-            return self._unavailable(error)
+            return refused.unavailable(error)
         if isinstance(answer, Recorded):
-            return self._replay(answer)
+            return refused.recorded(answer)
         if isinstance(answer, Taken):
-            return self._taken(answer)
+            return refused.taken(answer)
         self.message.forget_waits()
         self._tell(signals.lock_acquired, fence=answer.fence)
         lease = self.guard.lease
@@ -97,13 +102,13 @@ class Run:
             self._ended = True
         return self._result[0]
 
-    def _ask(self) -> Any:
+    def _ask(self, refused: Refused) -> Any:
         if self.plan.options.on_conflict == "wait":
             start = now()
             try:
                 return self.guard.acquire_within(self.plan.options.wait_timeout)
             finally:
-                self._blocked = now() - start
+                refused.blocked = now() - start
         return self.guard.acquire()
 
     def _call(self, lease: Lease) -> Any:
@@ -157,76 +162,6 @@ class Run:
             return None
         return self.plan.write(self.work, records.Record("retried", self.message.task_id, None, None))
 
-    def _replay(self, answer: Recorded) -> Any:
-        try:
-            record = records.decode(answer.body)
-        except ValueError as error:  # a newer release of this package may have written it
-            return self._unavailable(StoreUnavailable(f"the record of lock {self.key_id} cannot be read: {error}"))
-        if record.state == "retried":
-            logger.info("%s: an older delivery, its retry was sent already; it ends here", self)
-            raise end_silently("superseded by its own retry")
-        if self.work.fingerprint != record.fingerprint:
-            raise IdempotencyMismatch(self.key_id, record.task_id)
-        hint = "" if self.work.fingerprint else "; to run an old task id again on purpose, set idempotency_key=False"
-        logger.info("%s: answered from the record of task %s (%s)%s", self, record.task_id, self.key_id, hint)
-        self._tell(signals.lock_replayed, recorded_by=record.task_id)
-        if record.result is not None:
-            try:
-                return self.plan.settings.decode_result(record.result)
-            except Exception as error:
-                logger.warning("%s: the recorded result cannot be read: %s", self, type(error).__name__)
-        return records.not_kept(record.task_id, self.key_id)
-
-    def _waiter(self) -> Waiter:
-        message = self.message
-        return Waiter(
-            message.in_worker,
-            message.begun,
-            message.task_id,
-            message.parent_id,
-            message.waits,
-            message.waited + self._blocked,
-            self.plan.longest,
-        )
-
-    def _taken(self, taken: Taken) -> Any:
-        waiter = self._waiter()
-        decision = on_taken(self.plan.options, waiter, taken)
-        holder = taken.holder.task_id
-        reason = LockTaken(self.key_id, holder, waiter.waited, taken.remaining)
-        if isinstance(decision, Skip):
-            logger.info("%s: skipped, %s", self, _describe(self.key_id, taken))
-            self._tell(signals.lock_skipped, holder=holder)
-            result = self.plan.options.skip_result
-            return records.skipped(holder, self.key_id) if result is MARKER else result
-        if isinstance(decision, SendAgain):
-            logger.info("%s: sent again in %.2f s, %s", self, decision.countdown, _describe(self.key_id, taken))
-            begun = waiter.begun or same_lineage(waiter, taken)
-            raise self._send_again(decision, reason, begun, holder)
-        logger.info("%s: gave up, %s", self, _describe(self.key_id, taken))
-        self._tell(signals.lock_refused, holder=holder)
-        raise reason
-
-    def _send_again(
-        self, decision: SendAgain, reason: SingletonLockError, begun: bool, holder: str | None
-    ) -> BaseException:
-        retry: BaseException = self.message.send_again(self.task, reason, decision.countdown, begun=begun)
-        self._tell(signals.lock_waiting, holder=holder, countdown=decision.countdown, waits=self.message.waits + 1)
-        return end_silently("waiting for its own other delivery") if decision.quietly else retry
-
-    def _unavailable(self, error: StoreUnavailable) -> Any:
-        decision = on_unavailable(self.plan.options, self._waiter(), error.denied)
-        self._tell(signals.lock_unavailable, reason=error.reason, unlocked=isinstance(decision, RunUnlocked))
-        if isinstance(decision, RunUnlocked):
-            logger.error("%s: runs WITHOUT a lock (on_unavailable=%r): %s", self, "run", error)
-            with holding(Unlocked(self.work.key), outermost=self.message.in_worker):
-                return self.body()
-        if isinstance(decision, SendAgain):
-            logger.warning("%s: sent again in %.2f s: %s", self, decision.countdown, error)
-            raise self._send_again(decision, error, self.message.begun, None)
-        assert isinstance(decision, GiveUp)
-        raise error
-
     def _lost(self, lease: Lease) -> None:
         reason = lease.reason or "the lease ran out"
         logger.warning("%s: the lease of lock %s is LOST, another run may start: %s", self, self.key_id, reason)
@@ -235,26 +170,16 @@ class Run:
             self._abort.end()
 
     def _tell(self, signal: Any, **fields: Any) -> None:
-        if signal.receivers:
-            signal.send(sender=self.task, task_id=self.message.task_id, key_id=self.key_id, **fields)
+        signals.tell(signal, self.task, self.message.task_id, self.key_id, **fields)
 
     def __str__(self) -> str:
-        return f"task {self.task.name}[{self.message.task_id or 'called directly'}]"
+        return self.message.named(self.task)
 
 
 def _named(task: Task) -> tuple[type[BaseException], ...]:
     """The errors of this package that ``task`` asks autoretry to retry by their own names."""
     kinds = tuple(getattr(task, "autoretry_for", None) or ())
     return tuple(kind for kind in kinds if issubclass(kind, SingletonLockError))
-
-
-def _describe(key_id: str, taken: Taken) -> str:
-    if taken.holder.task_id is None and taken.holder.pid is None:
-        who = "an unknown owner"
-    else:
-        who = f"task {taken.holder.task_id or 'called directly'} on {taken.holder.host}"
-    left = "no end known" if taken.remaining is None else f"{taken.remaining:.1f} s left"
-    return f"lock {key_id} {'rests after' if taken.resting else 'is held by'} {who}, {left}"
 
 
 def _host(message: Message) -> str:

@@ -141,9 +141,11 @@ class Cluster:
     ) -> None:
         nodes = [self._node(where) for where in groups]
         batches = [[commands[place][1] for place in places] for places in groups.values()]
-        found = FanOut(nodes, batches, ()).run(end, lambda replies: len(replies) == len(nodes))
+        flight = FanOut(nodes, batches)
+        flight.run(end, lambda index, reply: len(flight.replies) == len(nodes))
+        silent = StoreUnavailable("no answer in time")
         for index, (where, places) in enumerate(groups.items()):
-            reply = found[index]
+            reply = flight.replies.get(index, silent)
             if isinstance(reply, StoreUnavailable):
                 self._stale, self._doubted = True, where
             for place, value in zip(places, reply if isinstance(reply, list) else [reply] * len(places), strict=True):

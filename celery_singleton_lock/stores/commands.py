@@ -10,7 +10,7 @@ from ..errors import StoreUnavailable
 from ..keys import Names
 from ..protocol import FENCE_TTL, Ask, Granted, Hold, Holder, Recorded, Taken, Write, refusal_time
 from .refusal import unavailable
-from .script import ACQUIRE, PEEK, RELEASE, RENEW, Command
+from .script import ACQUIRE, COPY, PEEK, RELEASE, RENEW, Command
 
 _FENCE_MS = int(FENCE_TTL * 1000)
 
@@ -50,6 +50,12 @@ def release(
         return RELEASE(keys, *args)
     keys.append(names.record(write.record_id))
     return RELEASE(keys, *args, write.encode(hold.fence), milliseconds(write.ttl))
+
+
+def copy(names: Names, record: Recorded, record_id: str) -> Command:
+    """Keep a record that another server has, unless a newer one is there."""
+    text = b"%d:%d:%b" % (record.rank, record.fence, record.body)
+    return COPY([names.record(record_id)], text, record.fence, milliseconds(record.ttl))
 
 
 def peek(names: Names) -> Command:

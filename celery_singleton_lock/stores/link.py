@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import select
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -28,18 +28,14 @@ class Link:
         self._connection: Any = None
         self.owed = 0  # replies that have not come yet
 
-    def fileno(self) -> int:
-        """The socket, to be waited on."""
-        return int(self._connection._sock.fileno())
+    def socket(self) -> Any:
+        """The connected socket, for who waits on several at once."""
+        return self._connection._sock
 
     @property
     def connected(self) -> bool:
         """Whether there is a socket."""
         return self._connection is not None and self._connection._sock is not None
-
-    def has_data(self) -> bool:
-        """Whether a reply, or the end of the connection, can be read now."""
-        return bool(select.select([self.fileno()], [], [], 0)[0])
 
     def connect(self, seconds: float) -> None:
         """Find the server, open the connection and log in, all within ``seconds``. Raises RedisError."""
@@ -71,6 +67,17 @@ class Link:
         for request, reply in zip(login, self.receive(end - now()), strict=True):
             if isinstance(reply, ResponseError) and request is not PING:
                 raise reply
+
+    def server_id(self, seconds: float) -> str | None:
+        """What the server calls itself, anew at each start; None where it does not say. Raises RedisError."""
+        self._bound(seconds)
+        self._connection.send_command("INFO", "server", check_health=False)
+        try:
+            text = self._connection.read_response()
+        except REPLIES:  # the user may not ask
+            return None
+        found = re.search(rb"run_id:(\w+)", text)
+        return found.group(1).decode() if found else None
 
     def send(self, requests: Sequence[bytes], seconds: float) -> None:
         """Send ``requests``; their replies are owed from now on. Raises RedisError."""

@@ -67,4 +67,4 @@ def _pack(*args: str | bytes | int) -> bytes:
     return _FORMS[len(args)] % tuple(flat)
 
 
-ACQUIRE, RENEW, RELEASE, PEEK, MARK = map(Script, ("acquire", "renew", "release", "peek", "mark"))
+ACQUIRE, RENEW, RELEASE, PEEK, MARK, COPY = map(Script, ("acquire", "renew", "release", "peek", "mark", "copy"))

@@ -1,0 +1,178 @@
+"""Tasks that meet every end there is: killed, limited, revoked, retried, restarted. Their key is ``res:{key}``."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import subprocess
+import sys
+import threading
+import time
+from typing import Any
+
+import redis
+from celery import Celery, Task
+from celery.exceptions import SoftTimeLimitExceeded
+from celery.signals import worker_init
+
+from celery_singleton_lock import LeaseLost, current_lease, open_store, signals, single_instance
+
+app = Celery("life", config_source="tests.integration.apps.settings")
+app.conf.update(json.loads(os.environ.get("TEST_LIFE_CONF", "{}")))
+notes = redis.Redis.from_url(os.environ["TEST_NOTES_URL"], decode_responses=True, socket_timeout=60)
+
+QUICK: dict[str, Any] = {"key": "res:{key}", "ttl": 20, "retry_backoff": 0.1, "retry_backoff_max": 0.2}
+LATE: dict[str, Any] = {"acks_late": True, "reject_on_worker_lost": True}
+
+
+def say(where: str, **fields: Any) -> None:
+    """Notes ``fields`` under ``where``."""
+    notes.rpush(where, json.dumps(fields))
+
+
+def _say_signal(sender: Any, signal: Any, task_id: str, **fields: Any) -> None:
+    say(f"{signal.name}:{task_id}", **fields)
+
+
+@worker_init.connect(weak=False)
+def _listen(**_: Any) -> None:
+    for signal in signals.ALL:
+        signal.connect(_say_signal, weak=False)
+    if os.environ.get("TEST_USE_IN_PARENT"):  # the client is used before the children are forked
+        store = app.tasks["life.late"].__class__.singleton_lock_plan().store
+        assert store.peek is not None
+        late("in-the-parent")
+
+
+def begin(task: Task, key: str) -> int:
+    """Notes that a body has begun; the number of the run."""
+    lease = current_lease()
+    number = int(notes.incr(f"runs:{key}"))
+    fields = {"token": lease.token, "fence": lease.fence} if lease else {}
+    say(f"begun:{key}", id=task.request.id, pid=os.getpid(), at=time.time(), retries=task.request.retries, **fields)
+    return number
+
+
+def wait(key: str, seconds: float) -> None:
+    """Returns after ``seconds``, or when the test says so."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end and not notes.exists(f"go:{key}"):
+        time.sleep(0.02)
+
+
+def _life(name: str, celery: dict[str, Any] | None = None, **options: Any) -> Any:
+    @app.task(bind=True, name=f"life.{name}", **(celery or {}))
+    @single_instance(**{**QUICK, **options})
+    def live(self: Task, key: str, seconds: float = 0.0) -> int:
+        number = begin(self, key)
+        if number == 1:
+            try:
+                wait(key, seconds)
+            finally:
+                notes.incr(f"unwound:{key}")
+        return number
+
+    return live
+
+
+late = _life("late", LATE)
+late_skip = _life("late_skip", LATE, on_conflict="skip")
+early = _life("early")
+kept = _life("kept", {"acks_late": True, "acks_on_failure_or_timeout": False})
+retried = _life("retried", {"retry_on_worker_lost": True, "default_retry_delay": 0, "max_retries": 2})
+short = _life("short", LATE, ttl=1)
+lasting = _life("lasting", LATE, ttl=7)
+limited = _life("limited", max_hold=1, ttl=0.6)
+aborted = _life("aborted", {"autoretry_for": (Exception,), "default_retry_delay": 0}, ttl=0.6, on_lost="abort")
+named = _life("named", {"autoretry_for": (LeaseLost,), "default_retry_delay": 0}, ttl=0.6, on_lost="abort")
+resting = _life("resting", at_least=2)
+
+
+@app.task(bind=True)
+@single_instance(key="res:{key}", ttl=2)
+def cleans_up(self: Task, key: str, seconds: float) -> str:
+    """Takes its soft limit for what it is, and ends well."""
+    begin(self, key)
+    try:
+        time.sleep(seconds)
+    except SoftTimeLimitExceeded:
+        return "cleaned up"
+    return "slept"
+
+
+@app.task(bind=True)
+@single_instance(key="res:{key}", ttl=0.5, on_lost="abort")
+def spins(self: Task, key: str, seconds: float) -> bool:
+    """Never yields to another greenlet: whether it knows at its end that its lease is lost."""
+    begin(self, key)
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        pass
+    lease = current_lease()
+    assert lease is not None
+    return lease.lost
+
+
+@app.task(bind=True, **LATE)
+@single_instance(key="res:{key}", ttl=1.5)
+def forks(self: Task, key: str, seconds: float) -> list[Any]:
+    """Starts a program and a forked process, which hold nothing and free nothing."""
+    begin(self, key)
+    lease = current_lease()
+    assert lease is not None
+    subprocess.run([sys.executable, "-c", "pass"], check=True)
+    context = multiprocessing.get_context("fork")
+    context.process.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
+    child = context.Process(target=_threads_in_fork)
+    child.start()
+    time.sleep(seconds)
+    child.join()
+    return [child.exitcode, lease.lost, lease.remaining() > 0]
+
+
+def _threads_in_fork() -> None:
+    os._exit(0 if not any(thread.name == "singleton-lock-renewal" for thread in threading.enumerate()) else 1)
+
+
+@app.task
+@single_instance(key="quick:{number}", ttl=0.3)
+def quick(number: int) -> int:
+    """As short as a task can be."""
+    return number
+
+
+@app.task
+def threads() -> list[int]:
+    """No lock: this process's pid, threads, and open files."""
+    return [os.getpid(), threading.active_count(), len(os.listdir("/proc/self/fd"))]
+
+
+@app.task(bind=True, **LATE)
+@single_instance(**{**QUICK, "idempotency_max_bytes": 10})
+def big(self: Task, key: str, number: int) -> str:
+    """Its result is not kept for a repeat."""
+    begin(self, key)
+    return f"{number}" * 50
+
+
+@app.task
+def gather(values: list[Any]) -> list[Any]:
+    """No lock: a chord's body that counts how often it is called."""
+    say("gathered", values=values)
+    return values
+
+
+@app.task
+def told(request: Any, exc: Any, traceback: Any, where: str) -> None:
+    """A link_error."""
+    say(where, error=type(exc).__name__, args=getattr(exc, "args", None))
+
+
+@app.task
+def linked(value: Any, where: str) -> None:
+    """A link."""
+    say(where, value=value)
+
+
+store = open_store(app.conf.singleton_lock_url)
