@@ -74,7 +74,7 @@ class Link:
         self._connection.send_command("INFO", "server", check_health=False)
         try:
             text = self._connection.read_response()
-        except REPLIES:  # the user may not ask
+        except ResponseError:  # the user may not ask
             return None
         found = re.search(rb"run_id:(\w+)", text)
         return found.group(1).decode() if found else None
