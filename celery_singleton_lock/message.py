@@ -11,6 +11,8 @@ from typing import Any
 
 from celery import Task
 from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
+from kombu.exceptions import EncodeError
+from kombu.serialization import registry
 
 from . import chords, delayed
 from .errors import LockKeyError, SingletonLockError
@@ -141,9 +143,12 @@ class Message:
                 options[name] = fields[name]
         if request.correlation_id not in (None, request.id):
             options["correlation_id"] = request.correlation_id
-        delivery_mode = (fields.get("properties") or {}).get("delivery_mode")
-        if delivery_mode is not None:
-            options["delivery_mode"] = delivery_mode
+        properties = fields.get("properties") or {}
+        if properties.get("delivery_mode") is not None:
+            options["delivery_mode"] = properties["delivery_mode"]
+        serializer = registry.type_to_name.get(properties.get("content_type"))
+        if serializer is not None:
+            options["serializer"] = serializer
         signature = task.signature_from_request(request, **options)
         signature.options["headers"] = {**(signature.options.get("headers") or {}), HEADER: state}
         if delayed.in_use(task.app):
@@ -153,7 +158,7 @@ class Message:
         try:
             signature.apply_async()
         except Exception as error:
-            if task.acks_late:
+            if task.acks_late and not isinstance(error, EncodeError):  # which would not mend itself
                 if not isinstance(error, SoftTimeLimitExceeded):
                     time.sleep(min(countdown, _PAUSE))  # it comes back at once, and would only turn in the queue
                 raise Reject(f"the message could not be sent again: {error}", requeue=True) from error

@@ -40,9 +40,8 @@ class StartupChecks(bootsteps.Step):  # type: ignore[misc]  # Celery has no type
                 "singleton_lock_url: memory:// is not shared between prefork's processes, so nothing would be locked; "
                 'set it to a server, for example "redis://localhost:6379/0", or start the worker with --pool=solo'
             )
-        if pool == "prefork":
-            for task in locked_tasks(parent.app):
-                _free_killed_children(type(task))
+        for task in locked_tasks(parent.app):
+            _extend_request(type(task), pool)
         locked = [(task, type(task).singleton_lock_plan()) for task in locked_tasks(parent.app)]
         limits = checks.Limits(getattr(parent, "time_limit", None), getattr(parent, "soft_time_limit", None))
         checks.check(settings_of(parent.app), locked, limits)
@@ -58,12 +57,15 @@ class StartupChecks(bootsteps.Step):  # type: ignore[misc]  # Celery has no type
                 )
 
 
-def _free_killed_children(task: type[Task]) -> None:
+def _extend_request(task: type[Task], pool: str) -> None:
     from .killed import FreesKilled  # the worker's side of Celery, which producers do without
 
+    from .received import Received
+
+    ours = FreesKilled if pool == "prefork" else Received
     own = symbol_by_name(task.Request)
-    if not issubclass(own, FreesKilled):
-        task.Request = type("Request", (FreesKilled, own), {})
+    if not issubclass(own, ours):
+        task.Request = type("Request", (ours, own), {})
 
 
 def _check_forgotten(app: Celery) -> None:

@@ -41,6 +41,7 @@ ROOMS = [
     "abort",
     "refused",
     "run",
+    "received",
     "killed",
     "checks",
     "worker",  # its start-up checks look at plans, and task.py has them run
