@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from redis.exceptions import RedisError
 
 from ..clock import now
 from ..errors import StoreUnavailable
-from .link import Address, Link, unavailable
+from .link import Address, Link, unavailable, unknown_scripts
 from .links import forget_in_children
+from .script import COPY, RELEASE, Command
 from .stream import Stream
 
 #: Seconds after a failed connect before the next one: a dead server costs one thread now and then, not one a call.
@@ -27,7 +29,13 @@ LOOKS = 4
 class _Parked(NamedTuple):
     stream: Stream
     token: str | None
+    last: Sequence[Command]  # what was sent on it last
     since: float
+
+    def undone(self) -> list[Command]:
+        """The releases that the server could not carry out, since it has forgotten its scripts."""
+        unknown = unknown_scripts(self.stream.values[-len(self.last) :])
+        return [self.last[place] for place in unknown if self.last[place].script in (RELEASE, COPY)]
 
 
 class Node:
@@ -75,9 +83,13 @@ class Node:
         """Count off the replies that have come. An entry leaves the queue before its connection goes elsewhere: an
         interrupted call may lose a connection, never have two callers share one."""
         for _ in range(min(len(self._parked), LOOKS)):
-            stream, _, since = self._parked[0]
+            parked = self._parked[0]
+            stream = parked.stream
             try:
                 settled = stream.pull()
+                if settled and (again := parked.undone()):
+                    stream.send(b"".join([command.packed(by_text=True) for command in again]), len(again))
+                    settled = False
             except RedisError:
                 self._parked.popleft()
                 stream.close()
@@ -85,7 +97,7 @@ class Node:
             if settled:
                 self._parked.popleft()
                 self._rest(stream)
-            elif now() - since > PATIENCE:
+            elif now() - parked.since > PATIENCE:
                 self._parked.popleft()
                 stream.close()
             else:
@@ -95,14 +107,14 @@ class Node:
         stream.values = []
         self._idle.append(stream)
 
-    def give(self, stream: Stream, token: str | None) -> bool:
-        """Take a connection back, with what it may owe for ``token``. False where it had to be closed."""
+    def give(self, stream: Stream, token: str | None = None, last: Sequence[Command] = ()) -> bool:
+        """Take a connection back, with what it may owe: ``last`` for ``token``. False where it had to be closed."""
         if not stream.sound:  # a request sent by halves, or a reply of which a part is lost
             stream.close()
             return False
         with self._lock:
             if stream.owed:
-                self._parked.append(_Parked(stream, token, now()))
+                self._parked.append(_Parked(stream, token, last, now()))
             else:
                 self._rest(stream)
         return True
@@ -135,7 +147,7 @@ class Node:
         link = Link(self.address)
         try:
             link.connect(self._timeout)
-            self._recognise(link.server_id(self._timeout))
+            self._recognise(link.introduce(self._timeout))
             stream = Stream(link)
         except Exception as error:  # not a driver's alone: a host name may be malformed, say
             link.close()
