@@ -67,7 +67,7 @@ def raw(servers: Sequence[Server]) -> Cycle:
             for number, _ in poll.poll(1000):
                 one, count = owed[number]
                 data = one.recv(65536)
-                count[0] -= data.count(b"*2\r\n") + data.count(b":1\r\n") + data.count(b":0\r\n")
+                count[0] -= data.count(b"granted") + data.count(b":1\r\n") + data.count(b":0\r\n")
                 answered += count[0] == 0
 
     def cycle() -> None:
@@ -215,8 +215,9 @@ def main(rounds: int, cycles: int, redlock_py: Path | None) -> None:
         assert isinstance(store, QuorumStore)
         try:
             contestants = {BASELINE: raw(servers), OURS: ours(store)}
-            contestants[OURS]()  # the scripts are known from now on
-            time.sleep(0.1)
+            for _ in range(5):  # until every server knows the scripts
+                contestants[OURS]()
+                time.sleep(0.05)
             logging.disable()  # redlock-py logs each server that does not answer
             peers: dict[str, Callable[[], Cycle]] = {
                 "redlock-ng": lambda: redlock_ng(servers),

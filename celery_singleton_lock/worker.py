@@ -59,7 +59,6 @@ class StartupChecks(bootsteps.Step):  # type: ignore[misc]  # Celery has no type
 
 def _extend_request(task: type[Task], pool: str) -> None:
     from .killed import FreesKilled  # the worker's side of Celery, which producers do without
-
     from .received import Received
 
     ours = FreesKilled if pool == "prefork" else Received

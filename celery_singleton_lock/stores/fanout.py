@@ -152,7 +152,7 @@ class FanOut:
                 texts = b"".join([self._batches[index][place].packed(by_text=True) for place in unknown])
                 self._launch(index, stream, texts, len(unknown))
                 return
-        self._nodes[index].give(stream, None)
+        self._nodes[index].give(stream)
         self._arrived(index, values)
 
     def _failed(self, index: int, stream: Stream, error: RedisError) -> None:
@@ -175,5 +175,6 @@ class FanOut:
     def _land(self) -> None:
         while self._flying:
             _, (index, stream) = self._flying.popitem()
-            if not self._nodes[index].give(stream, self._token):
+            last = () if index in self._again else self._batches[index]
+            if not self._nodes[index].give(stream, self._token, last):
                 self.doubtful = True

@@ -13,7 +13,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from ..clock import now
 from .address import PING, Address
 from .refusal import NOT_CARRIED_OUT
-from .script import Request
+from .script import INFO, SCRIPTS, Request
 
 #: After these a new connection would fare no better.
 FINAL = (RedisTimeoutError, AuthenticationError, AuthorizationError)
@@ -68,15 +68,14 @@ class Link:
             if isinstance(reply, ResponseError) and request is not PING:
                 raise reply
 
-    def server_id(self, seconds: float) -> str | None:
-        """What the server calls itself, anew at each start; None where it does not say. Raises RedisError."""
-        self._bound(seconds)
-        self._connection.send_command("INFO", "server", check_health=False)
-        try:
-            text = self._connection.read_response()
-        except ResponseError:  # the user may not ask
-            return None
-        found = re.search(rb"run_id:(\w+)", text)
+    def introduce(self, seconds: float) -> str | None:
+        """Teach the server the scripts, and learn what it calls itself, anew at each start. Raises RedisError.
+
+        Both are of use and neither is needed: a user may not be allowed to.
+        """
+        self.send([INFO, *[script.load for script in SCRIPTS]], seconds)
+        info, *_ = self.receive(seconds)
+        found = re.search(rb"run_id:(\w+)", info) if isinstance(info, bytes) else None
         return found.group(1).decode() if found else None
 
     def send(self, requests: Sequence[bytes], seconds: float) -> None:

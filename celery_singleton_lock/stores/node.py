@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from redis.exceptions import RedisError
@@ -11,9 +12,10 @@ from redis.exceptions import RedisError
 from ..clock import now
 from ..errors import StoreUnavailable
 from .address import Address
-from .link import Link
+from .link import Link, unknown_scripts
 from .links import forget_in_children
 from .refusal import unavailable
+from .script import COPY, RELEASE, Request
 from .stream import Stream
 
 #: Seconds after a failed connect before the next one: a dead server costs one thread now and then, not one a call.
@@ -29,7 +31,13 @@ LOOKS = 4
 class _Parked(NamedTuple):
     stream: Stream
     token: str | None
+    last: Sequence[Request]  # what was sent on it last
     since: float
+
+    def undone(self) -> list[Request]:
+        """The releases that the server could not carry out, since it has forgotten its scripts."""
+        unknown = unknown_scripts(self.stream.values[-len(self.last) :])
+        return [self.last[place] for place in unknown if getattr(self.last[place], "script", None) in (RELEASE, COPY)]
 
 
 class Node:
@@ -77,9 +85,13 @@ class Node:
         """Count off the replies that have come. An entry leaves the queue before its connection goes elsewhere: an
         interrupted call may lose a connection, never have two callers share one."""
         for _ in range(min(len(self._parked), LOOKS)):
-            stream, _, since = self._parked[0]
+            parked = self._parked[0]
+            stream = parked.stream
             try:
                 settled = stream.pull()
+                if settled and (again := parked.undone()):
+                    stream.send(b"".join([command.packed(by_text=True) for command in again]), len(again))
+                    settled = False
             except RedisError:
                 self._parked.popleft()
                 stream.close()
@@ -87,7 +99,7 @@ class Node:
             if settled:
                 self._parked.popleft()
                 self._rest(stream)
-            elif now() - since > PATIENCE:
+            elif now() - parked.since > PATIENCE:
                 self._parked.popleft()
                 stream.close()
             else:
@@ -97,14 +109,14 @@ class Node:
         stream.values = []
         self._idle.append(stream)
 
-    def give(self, stream: Stream, token: str | None) -> bool:
-        """Take a connection back, with what it may owe for ``token``. False where it had to be closed."""
+    def give(self, stream: Stream, token: str | None = None, last: Sequence[Request] = ()) -> bool:
+        """Take a connection back, with what it may owe: ``last`` for ``token``. False where it had to be closed."""
         if not stream.sound:  # a request sent by halves, or a reply of which a part is lost
             stream.close()
             return False
         with self._lock:
             if stream.owed:
-                self._parked.append(_Parked(stream, token, now()))
+                self._parked.append(_Parked(stream, token, last, now()))
             else:
                 self._rest(stream)
         return True
@@ -137,7 +149,7 @@ class Node:
         link = Link(self.address)
         try:
             link.connect(self._timeout)
-            self._recognise(link.server_id(self._timeout))
+            self._recognise(link.introduce(self._timeout))
             stream = Stream(link)
         except Exception as error:  # not a driver's alone: a host name may be malformed, say
             link.close()

@@ -23,6 +23,7 @@ class Script:
         text = files(__package__).joinpath("lua").joinpath(f"{verb}.lua").read_bytes()
         sha = hashlib.sha1(text, usedforsecurity=False).hexdigest().encode()
         self.by_sha, self.by_text = _pack(b"EVALSHA", sha), _pack(b"EVAL", text)
+        self.load = b"*3\r\n" + _pack(b"SCRIPT", b"LOAD", text)  # a whole request
 
     def __call__(self, keys: Sequence[str], *args: str | bytes | int) -> Command:
         """The command that runs the verb on ``keys``."""
@@ -67,4 +68,6 @@ def _pack(*args: str | bytes | int) -> bytes:
     return _FORMS[len(args)] % tuple(flat)
 
 
-ACQUIRE, RENEW, RELEASE, PEEK, MARK, COPY = map(Script, ("acquire", "renew", "release", "peek", "mark", "copy"))
+INFO = b"*2\r\n" + _pack(b"INFO", b"server")
+SCRIPTS = (*map(Script, ("acquire", "renew", "release", "peek", "copy", "mark")),)
+ACQUIRE, RENEW, RELEASE, PEEK, COPY, MARK = SCRIPTS

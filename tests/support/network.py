@@ -102,6 +102,11 @@ class Cable:
     async def _listen(self) -> asyncio.Server:
         return await asyncio.get_running_loop().create_server(lambda: _End(self, True), "127.0.0.1", 0)
 
+    def end(self) -> None:
+        """No more connections; called in the network's thread."""
+        self._listener.close()
+        self._cut()
+
     def _cut(self) -> None:
         self._waiting.clear()
         for end in list(self.ends):
@@ -126,12 +131,15 @@ class Network:
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._cables: list[Cable] = []
         self._thread = threading.Thread(target=self._loop.run_forever, name="network", daemon=True)
         self._thread.start()
 
     def cable(self, server_port: int) -> Cable:
         """A new way to the server at ``server_port``."""
-        return Cable(self, server_port)
+        made = Cable(self, server_port)
+        self._cables.append(made)
+        return made
 
     def call(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         """The result of ``coroutine``, run in the network's thread."""
@@ -153,6 +161,15 @@ class Network:
 
     def close(self) -> None:
         """The end of every connection."""
+        self.call(self._end())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)
         self._loop.close()
+
+    async def _end(self) -> None:
+        for cable in self._cables:
+            cable.end()
+        for task in list(self._tasks):
+            task.cancel()
+        while any(cable.ends for cable in self._cables):  # until each transport has said that it is lost
+            await asyncio.sleep(0.001)

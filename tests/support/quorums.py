@@ -43,7 +43,7 @@ class QuorumDoor:
         settle(self.store)
         found: dict[str, float] = {}
         for client in self.clients:
-            for name in client.keys():
+            for name in client.keys("*"):
                 left = client.pttl(name)
                 if left != -2:
                     found[name] = max(found.get(name, 0.0), math.inf if left == -1 else left / 1000)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from celery import Celery
+from .private import Private
 
-app = Celery("beats", config_source="tests.integration.apps.settings")
+app = Private("beats", config_source="tests.integration.apps.settings")
 app.conf.beat_schedule = {
     "every second": {"task": "locked.tick", "schedule": 1.0, "args": ["beat"]},
 }

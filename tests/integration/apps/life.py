@@ -18,7 +18,7 @@ from celery.signals import worker_init
 
 from celery_singleton_lock import LeaseLost, current_lease, open_store, signals, single_instance
 
-app = Celery("life", config_source="tests.integration.apps.settings")
+app = Private("life", config_source="tests.integration.apps.settings")
 app.conf.update(json.loads(os.environ.get("TEST_LIFE_CONF", "{}")))
 notes = redis.Redis.from_url(os.environ["TEST_NOTES_URL"], decode_responses=True, socket_timeout=60)
 
