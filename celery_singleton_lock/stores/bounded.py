@@ -22,6 +22,11 @@ class BoundedSocket:
         self._seconds = 0.0
         self._first = False
 
+    @property
+    def raw(self) -> Any:
+        """The socket itself, for who keeps time otherwise."""
+        return self._sock
+
     def begin(self, seconds: float) -> None:
         """What follows is one operation, of ``seconds`` at most."""
         self._deadline = now() + seconds

@@ -29,8 +29,8 @@ class Link:
         self.owed = 0  # replies that have not come yet
 
     def socket(self) -> Any:
-        """The connected socket, for who waits on several at once."""
-        return self._connection._sock
+        """The connected socket, without a bound, for who waits on several at once."""
+        return self._connection._sock.raw
 
     @property
     def connected(self) -> bool:

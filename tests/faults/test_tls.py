@@ -115,12 +115,18 @@ def test_a_quorum_by_tls(server: TlsServer, strict: TlsServer, certificates: Cer
             f"rediss://127.0.0.1:{server.tls_port}/1?{ca}",
             f"rediss://127.0.0.1:{strict.tls_port}/1?{ca}&{mine}",
             "redis://127.0.0.1:1/0",
-        ]
+        ],
+        timeout=0.5,
     )
-    for _ in range(5):
-        hold = take(store, "order:1")
-        assert store.renew([hold], 1.0) == [True]
-        assert store.release(hold)
+    with server.client() as client:
+        for _ in range(5):
+            hold = take(store, "order:1")
+            assert store.renew([hold], 1.0) == [True]
+            assert store.release(hold)
+        before = client.info("stats")["total_connections_received"]
+        time.sleep(0.7)  # a connection outlives the bound of the call that opened it
+        assert store.release(take(store, "order:1"))
+        assert client.info("stats")["total_connections_received"] == before
     store.close()
 
 
