@@ -75,7 +75,7 @@ class Life:
     ) -> Worker:
         """One more worker; ``conf``: settings of the app, there alone."""
         extra = {"TEST_LIFE_CONF": json.dumps(conf)} if conf else {}
-        name = f"w{len(self.workers)}"
+        name = f"{self.directory.name}-{len(self.workers)}"
         worker = Worker(
             f"{APPS}.{self.module}",
             name=name,

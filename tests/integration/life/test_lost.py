@@ -98,7 +98,7 @@ class TestOtherPools:
         assert result.get(timeout=10) == 1
 
     def test_a_body_that_does_not_yield(self, life: Life, other: tuple[str, Worker], key: str) -> None:
-        """B11: gevent, ttl 0.5 s, the body spins for 1.5 s: it knows of the loss when it looks, and another's lock stays.
+        """B11: gevent, ttl 0.5 s, the body spins for 1.5 s: it knows of the loss when it looks; another's lock stays.
 
         In a thread the lease lives on."""
         pool, _ = other
