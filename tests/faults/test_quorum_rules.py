@@ -217,7 +217,7 @@ class TestFence:
         assert answer.fence > ahead + 9
 
     def test_release_raises_the_fence_everywhere(self, five: Deployment) -> None:
-        """A server that was another's, or had no lock, knows the fence after the release: no later grant is below it."""
+        """A server that was another's, or had no lock, knows the fence after the release: no later grant is below."""
         store = five.quorum()
         warm(store)
         occupy(five, [4])

@@ -12,11 +12,13 @@ import time
 from typing import Any
 
 import redis
-from celery import Celery, Task
+from celery import Task
 from celery.exceptions import SoftTimeLimitExceeded
 from celery.signals import worker_init
 
 from celery_singleton_lock import LeaseLost, current_lease, open_store, signals, single_instance
+
+from .private import Private
 
 app = Private("life", config_source="tests.integration.apps.settings")
 app.conf.update(json.loads(os.environ.get("TEST_LIFE_CONF", "{}")))
