@@ -28,6 +28,7 @@ class FanOut:
     """One round of the same requests to every node (or those that ``only`` names).
 
     ``token``: whose requests they are; on a connection that owes one of its replies they follow behind that.
+    ``until``: a node without a connection gets them on its next one, until then on our clock; else not at all.
     ``doubtful``: whether a request of this round may still be carried out, on a connection that is gone.
     """
 
@@ -37,6 +38,7 @@ class FanOut:
         commands: Sequence[Command],
         token: str | None = None,
         only: Collection[int] | None = None,
+        until: float | None = None,
     ) -> None:
         self.replies: dict[int, Reply] = {}
         self.doubtful = False
@@ -44,6 +46,7 @@ class FanOut:
         self._nodes = nodes
         self._commands = commands
         self._token = token
+        self._until = until
         self._request = b"".join([command.packed() for command in commands])
         self._unsent = list(range(len(nodes))) if only is None else sorted(only)
         self._flying: dict[int, tuple[int, Stream]] = {}  # by file descriptor
@@ -92,7 +95,12 @@ class FanOut:
                 if error is None:
                     self._unsent.append(index)
                 else:
+                    self._leave(index)
                     self._arrived(index, error)
+
+    def _leave(self, index: int) -> None:
+        if self._until is not None:
+            self._nodes[index].leave(self._commands, self._until)
 
     def _launch(self, index: int, stream: Stream, request: bytes, count: int) -> None:
         self.asked.add(index)
@@ -168,6 +176,8 @@ class FanOut:
             self._enough = True
 
     def _land(self) -> None:
+        while self._unsent:
+            self._leave(self._unsent.pop())
         while self._flying:
             _, (index, stream) = self._flying.popitem()
             last = () if index in self._again else self._commands
