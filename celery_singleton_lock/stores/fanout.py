@@ -29,6 +29,7 @@ class FanOut:
     """One round of requests: to each node its batch (or to those that ``only`` names).
 
     ``token``: whose requests they are; on a connection that owes one of its replies they follow behind that.
+    ``until``: a node without a connection gets them on its next one, until then on our clock; else not at all.
     ``doubtful``: whether a request of this round may still be carried out, on a connection that is gone.
     """
 
@@ -38,6 +39,7 @@ class FanOut:
         batches: Sequence[Sequence[Request]],
         token: str | None = None,
         only: Collection[int] | None = None,
+        until: float | None = None,
     ) -> None:
         self.replies: dict[int, Reply] = {}
         self.doubtful = False
@@ -50,6 +52,7 @@ class FanOut:
             if id(batch) not in packed:
                 packed[id(batch)] = b"".join([command.packed() for command in batch])
         self._requests = [packed[id(batch)] for batch in batches]
+        self._until = until
         self._unsent = list(range(len(nodes))) if only is None else sorted(only)
         self._flying: dict[int, tuple[int, Stream]] = {}  # by file descriptor
         self._cut: set[int] = set()
@@ -97,7 +100,12 @@ class FanOut:
                 if error is None:
                     self._unsent.append(index)
                 else:
+                    self._leave(index)
                     self._arrived(index, error)
+
+    def _leave(self, index: int) -> None:
+        if self._until is not None:
+            self._nodes[index].leave(self._batches[index], self._until)
 
     def _launch(self, index: int, stream: Stream, request: bytes, count: int) -> None:
         self.asked.add(index)
@@ -173,6 +181,8 @@ class FanOut:
             self._enough = True
 
     def _land(self) -> None:
+        while self._unsent:
+            self._leave(self._unsent.pop())
         while self._flying:
             _, (index, stream) = self._flying.popitem()
             last = () if index in self._again else self._batches[index]

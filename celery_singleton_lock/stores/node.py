@@ -24,7 +24,9 @@ PAUSE = 0.5
 PATIENCE = 300.0
 #: Connections that may owe a reply at the same time: a server that answers late is not asked without end.
 MOST_PARKED = 64
-#: How many of them a call looks at: a reply that never comes must not hide those behind it, nor cost every call much.
+#: Releases that may wait for a connection, the newest of them.
+MOST_LEFT = 256
+#: How many parked connections a call looks at: one whose reply never comes must neither hide the others nor cost much.
 LOOKS = 4
 
 
@@ -36,6 +38,8 @@ class _Parked(NamedTuple):
 
     def undone(self) -> list[Request]:
         """The releases that the server could not carry out, since it has forgotten its scripts."""
+        if not self.last:
+            return []
         unknown = unknown_scripts(self.stream.values[-len(self.last) :])
         return [self.last[place] for place in unknown if getattr(self.last[place], "script", None) in (RELEASE, COPY)]
 
@@ -59,6 +63,7 @@ class Node:
         self._lock = threading.Lock()
         self._idle: list[Stream] = []
         self._parked: deque[_Parked] = deque()
+        self._left: deque[tuple[float, Sequence[Request]]] = deque(maxlen=MOST_LEFT)
         self._connecting = False
         self._not_before = 0.0
         self._error = StoreUnavailable(f"{self.address.shown}: not connected yet")
@@ -106,8 +111,35 @@ class Node:
                 self._parked.rotate(-1)
 
     def _rest(self, stream: Stream) -> None:
+        """``stream`` owes nothing: it carries what was left here, or is idle."""
         stream.values = []
-        self._idle.append(stream)
+        left: list[Request] = []
+        while self._left and len(left) < LOOKS * 8:
+            until, commands = self._left.popleft()
+            if until > now():
+                left += commands
+        if not left:
+            self._idle.append(stream)
+            return
+        try:
+            stream.send(b"".join([command.packed() for command in left]), len(left))
+        except RedisError:
+            stream.close()
+            return
+        if stream.sound:
+            self._parked.append(_Parked(stream, None, left, now()))
+        else:
+            stream.close()
+
+    def leave(self, commands: Sequence[Request], until: float) -> None:
+        """Have ``commands`` sent on the next connection that is free, unless that comes after ``until``.
+
+        A call that frees a lock must not wait for one, and must not forget a server either.
+        """
+        with self._lock:
+            self._left.append((until, commands))
+            if self._idle:
+                self._rest(self._idle.pop())
 
     def give(self, stream: Stream, token: str | None = None, last: Sequence[Request] = ()) -> bool:
         """Take a connection back, with what it may owe: ``last`` for ``token``. False where it had to be closed."""
@@ -134,7 +166,7 @@ class Node:
             if self._connecting:
                 return None
             if now() < self._not_before:
-                return self._error
+                return StoreUnavailable(*self._error.args)  # anew: one that is raised again keeps every traceback
             if len(self._parked) >= MOST_PARKED:
                 return StoreUnavailable(f"{self.address.shown}: too many replies are outstanding")
             self._connecting = True
@@ -173,7 +205,7 @@ class Node:
     def _connected(self, found: Stream | StoreUnavailable) -> None:
         with self._lock:
             if isinstance(found, Stream):
-                self._idle.append(found)
+                self._rest(found)
             else:
                 self._error = found
                 self._not_before = now() + PAUSE

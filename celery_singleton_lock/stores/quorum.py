@@ -9,6 +9,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 
+from redis.exceptions import RedisError
+
 from ..clock import now
 from ..errors import StoreUnavailable
 from ..keys import Names
@@ -17,6 +19,7 @@ from . import commands
 from .address import Address
 from .fanout import FanOut, Reply
 from .node import Node
+from .refusal import unavailable
 from .script import Request
 from .votes import Tally, Votes
 
@@ -124,37 +127,42 @@ class QuorumStore:
             granted.discard(index)
             return not granted
 
-        FanOut(self.nodes, self._all(command), attempt.ask.token, where).run(attempt.end if granted else now(), count)
+        flight = FanOut(self.nodes, self._all(command), attempt.ask.token, where, now() + attempt.ask.ttl)
+        flight.run(attempt.end if granted else now(), count)
 
     def _copied(self, attempt: _Attempt, record: Recorded) -> Recorded:
         """One server's record is proof; it is answered once a majority has it, so that no later asker misses it."""
         ask = attempt.ask
         assert ask.record_id is not None
         undo = commands.release(attempt.hold(), unanswered=attempt.doubtful, raise_fence=True)
-        written = self._count_ones([undo, commands.copy(ask.names, record, ask.record_id)], ask.token, attempt.end)
+        written = self._count_ones(
+            [undo, commands.copy(ask.names, record, ask.record_id)], ask.token, attempt.end, ask.ttl
+        )
         if isinstance(written, StoreUnavailable):
             raise written
         return record
 
-    def _count_ones(self, requests: Sequence[Request], token: str, end: float) -> int | StoreUnavailable:
-        """How many servers answered 1 to the last of ``requests``, of the majority that answered at all."""
+    def _count_ones(self, requests: Sequence[Request], token: str, end: float, ttl: float) -> int | StoreUnavailable:
+        """How many servers answered 1 to the last of ``requests``, of the majority that answered at all.
+
+        The others get them, too, as soon as they have a connection, while the lock may still be there.
+        """
         ones = 0
         answered = 0
         errors: list[StoreUnavailable] = []
 
         def count(index: int, reply: Reply) -> bool:
             nonlocal ones, answered
-            try:
-                if isinstance(reply, StoreUnavailable):
-                    raise reply
-                ones += commands.checked(reply[-1]) == 1
-            except StoreUnavailable as error:
-                errors.append(error)
-                return False
-            answered += 1
+            if isinstance(reply, StoreUnavailable):
+                errors.append(reply)
+            elif isinstance(reply[-1], RedisError):
+                errors.append(unavailable(reply[-1]))
+            else:
+                answered += 1
+                ones += reply[-1] == 1
             return answered >= self.majority
 
-        flight = FanOut(self.nodes, self._all(*requests), token)
+        flight = FanOut(self.nodes, self._all(*requests), token, until=now() + ttl)
         flight.run(end, count)
         if answered < self.majority:
             return self._unreachable("carried it out", answered, errors + flight.missing())
@@ -171,7 +179,7 @@ class QuorumStore:
     def release(self, hold: Hold, *, rest: float = 0.0, write: Write | None = None, unanswered: bool = False) -> bool:
         """See `Store.release`."""
         command = commands.release(hold, rest, write, unanswered, raise_fence=hold.fence > 0)
-        held = self._count_ones([command], hold.token, now() + call_timeout(self.timeout, hold.ttl))
+        held = self._count_ones([command], hold.token, now() + call_timeout(self.timeout, hold.ttl), hold.ttl)
         if isinstance(held, StoreUnavailable):
             raise held
         return 2 * held > self.majority  # of the first to answer: one of them may have lost its memory

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from redis.exceptions import RedisError
+
 from ..errors import StoreUnavailable
 from ..protocol import Granted, Recorded, Taken
 from . import commands
+from .link import unavailable
 
 Reply = list[Any] | StoreUnavailable
 
@@ -27,13 +30,13 @@ class Votes:
 
     def count(self, index: int, reply: Reply) -> None:
         """Count the reply of one server."""
-        try:
-            if isinstance(reply, StoreUnavailable):
-                raise reply
-            answer = commands.answer(reply[0])
-        except StoreUnavailable as error:
-            self.errors.append(error)
+        if isinstance(reply, StoreUnavailable):
+            self.errors.append(reply)
             return
+        if isinstance(reply[0], RedisError):
+            self.errors.append(unavailable(reply[0]))
+            return
+        answer = commands.answer(reply[0])
         if isinstance(answer, Granted):
             self.granted[index] = answer.fence
             self._fences[answer.fence] += 1

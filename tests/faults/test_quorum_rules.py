@@ -57,8 +57,12 @@ def warm(store: Store) -> None:
     assert other.acquire(blocking_timeout=5)
     other.release()
     if isinstance(store, QuorumStore):
-        settle(store)
-        eventually(lambda: all(node._idle for node in store.nodes), 5, "a connection to every server")
+
+        def connected() -> bool:
+            settle(store)
+            return all(node._idle for node in store.nodes)
+
+        eventually(connected, 5, "a connection to every server")
 
 
 class TestUndo:
@@ -101,6 +105,22 @@ class TestUndo:
         five.cables[3].heal()
         settle(store)
         assert NAMES.lock not in five.stored()[3]
+
+    def test_no_connection_is_free(self, three: Deployment) -> None:
+        """A server whose connections are all in use gets its release on the next that is free: no call waits for it."""
+        store = three.quorum()
+        warm(store)
+        one = guard(store)
+        granted(one)
+        settle(store)
+        node = store.nodes[2]
+        taken = []
+        while (stream := node.take()) is not None:
+            taken.append(stream)
+        assert one.release() is True
+        for stream in taken:
+            node.give(stream)
+        eventually(lambda: NAMES.lock not in three.stored()[2], 3, "the release")
 
     def test_lost_reply_on_a_broken_connection(self, five: Deployment) -> None:
         """(d) Where a connection broke with the request unanswered, the token is refused for a late one."""
@@ -217,7 +237,7 @@ class TestFence:
         assert answer.fence > ahead + 9
 
     def test_release_raises_the_fence_everywhere(self, five: Deployment) -> None:
-        """A server that was another's, or had no lock, knows the fence after the release: no later grant is below."""
+        """A server that was another's, or had no lock, knows the fence after the release, for later grants."""
         store = five.quorum()
         warm(store)
         occupy(five, [4])
