@@ -61,6 +61,7 @@ class Guard:
         self.key_id = self._names.key_id
         self._hold: Hold | None = None
         self._unanswered = False
+        self._releasing = False
         self._pid = os.getpid()
 
     @property
@@ -171,8 +172,9 @@ class Guard:
             self._renewer.discard(hold.token)
             self.lease.end()
             rest = max(0.0, self.lease.acquired + self.at_least - self._clock())
+        again, self._releasing = self._releasing, True
         held = self.store.release(hold, rest=rest, write=write, unanswered=self._unanswered)
         self._hold = None
-        if not held and self.lease is not None:
+        if not held and self.lease is not None and not again:  # a release that was interrupted may have freed it
             self.lease.lose("the server did not hold it any more at its end", at_end=True)
         return held

@@ -70,7 +70,8 @@ class Run:
 
     def _settled(self) -> Any:
         try:
-            return self._proceed()
+            with entering(self.message):
+                return self._proceed()
         finally:
             self._free_surely()
 
@@ -195,8 +196,7 @@ def run_alone(task: Task, args: tuple[Any, ...], kwargs: Mapping[str, Any], body
     call = functools.partial(body, *args, **kwargs)
     if not message.in_worker and is_covered(work.key):  # inside a body that holds it: its lease covers this call, too
         return call()
-    with entering(message):
-        if plan.options.enabled:
-            return Run(task, plan, message, work, call).outcome()
-        with holding(Lease.unguarded(work.key, work.record_id), outermost=message.in_worker):
-            return call()
+    if plan.options.enabled:
+        return Run(task, plan, message, work, call).outcome()
+    with entering(message), holding(Lease.unguarded(work.key, work.record_id), outermost=message.in_worker):
+        return call()

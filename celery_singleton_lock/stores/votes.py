@@ -10,7 +10,7 @@ from redis.exceptions import RedisError
 from ..errors import StoreUnavailable
 from ..protocol import Granted, Recorded, Taken
 from . import commands
-from .link import unavailable
+from .refusal import unavailable
 
 Reply = list[Any] | StoreUnavailable
 
