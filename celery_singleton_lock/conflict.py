@@ -72,7 +72,7 @@ def on_taken(
     `GiveUp` where a worker would send it again.
     """
     if not waiter.in_worker:
-        return Skip() if options.on_conflict == "skip" else GiveUp()
+        return Skip() if options.on_conflict == "skip" and not waiter.begun else GiveUp()
     own = taken.holder.task_id is not None and taken.holder.task_id == waiter.task_id
     if not (waiter.begun or same_lineage(waiter, taken)):
         if options.on_conflict == "skip":
@@ -86,10 +86,11 @@ def on_taken(
 
 
 def on_unavailable(
-    options: LockOptions, waiter: Waiter, denied: bool, rand: Callable[[float, float], float] = random.uniform
+    options: LockOptions, waiter: Waiter, closed: bool, rand: Callable[[float, float], float] = random.uniform
 ) -> Decision:
-    """The store cannot say: what now? Wrong credentials (``denied``) are no reason to run without a lock."""
-    if options.on_unavailable == "run" and not denied:
+    """The store cannot say: what now? ``closed``: there is no reason to run without a lock, whatever the policy; wrong
+    credentials are none, nor are servers that answer but grant it to nobody."""
+    if options.on_unavailable == "run" and not closed:
         return RunUnlocked()
     if options.on_unavailable == "raise" or not waiter.in_worker:
         return GiveUp()

@@ -73,14 +73,16 @@ class LeaseLost(SingletonLockError):
 class StoreUnavailable(SingletonLockError):
     """The lock servers gave no answer that can be trusted: neither granted nor taken.
 
-    ``reason``: what went wrong, without passwords; ``denied``: the server turned the credentials down, which no
-    policy may treat as "run without a lock".
+    ``reason``: what went wrong, without passwords; ``denied``: the server turned the credentials down; ``contended``:
+    the servers answered, but the lock may be somebody else's. No policy may treat the latter two as "run without a
+    lock".
     """
 
-    def __init__(self, reason: str, denied: bool = False) -> None:
-        super().__init__(reason, denied)
+    def __init__(self, reason: str, denied: bool = False, contended: bool = False) -> None:
+        super().__init__(reason, denied, contended)
         self.reason = reason
         self.denied = denied
+        self.contended = contended
 
     def __str__(self) -> str:
         return f"the lock store cannot be used: {self.reason}"

@@ -53,7 +53,7 @@ class Guard:
         self.record_id = record_id
         self.rank = rank
         self.lease: Lease | None = None
-        self._renewer = renewer or default_renewer()
+        self._renewer = default_renewer() if renewer is None else renewer
         self._clock = clock
         self._on_lost = on_lost
         self._sleep = sleep
@@ -61,6 +61,7 @@ class Guard:
         self.key_id = self._names.key_id
         self._hold: Hold | None = None
         self._unanswered = False
+        self._releasing = False
         self._pid = os.getpid()
 
     @property
@@ -75,7 +76,7 @@ class Guard:
             # Two that ask at the same moment must not do so again: each waits a random few round trips.
             pause = random.uniform(0.0, 4 * max(answer.round_trip, 0.001))
             if self._clock() + pause >= end:
-                raise StoreUnavailable("the servers' votes were split until the time was over")
+                raise StoreUnavailable("the servers' votes were split until the time was over", contended=True)
             self._sleep(pause)
         return answer
 
@@ -109,7 +110,7 @@ class Guard:
         )
         if lease.lost:  # this process stood still between the request and now
             self.release()
-            raise StoreUnavailable("the lock was granted too late to be used")
+            raise StoreUnavailable("the lock was granted too late to be used", contended=True)
         self.lease = lease  # before it is renewed: a time limit that strikes in between must find it
         self._renewer.add(lease, hold, self.store, sent)
         return answer
@@ -119,14 +120,19 @@ class Guard:
         end = None if timeout is None else self._clock() + timeout
         pause = POLL_FIRST
         while True:
-            answer = self.acquire()
+            answer: Granted | Taken | Recorded | None = None
+            try:
+                answer = self.acquire()
+            except StoreUnavailable as error:  # many ask, and a quorum's votes go to nobody: that is taken, too
+                if not error.contended or (end is not None and self._clock() >= end):
+                    raise
             left = None if end is None else end - self._clock()
-            if not isinstance(answer, Taken) or (left is not None and left <= 0):
+            if answer is not None and (not isinstance(answer, Taken) or (left is not None and left <= 0)):
                 return answer
             wait = random.uniform(pause / 2, pause)
-            if answer.remaining is not None:
+            if answer is not None and answer.remaining is not None:
                 wait = min(wait, answer.remaining + 0.001)
-            self._sleep(wait if left is None else min(wait, left))
+            self._sleep(wait if left is None else min(wait, max(left, 0.0)))
             pause = min(pause * 1.5, POLL_MOST)
 
     def extend(self, ttl: float) -> bool:
@@ -135,7 +141,14 @@ class Guard:
             return False
         hold = self._hold._replace(ttl=ttl)
         sent = self._clock()
-        (held,) = self.store.renew([hold], call_timeout(self.store.timeout, min(ttl, self.ttl)))
+        self.lease.shorten(sent, ttl)  # at once: a server may do it and its answer be lost
+        try:
+            (held,) = self.store.renew([hold], call_timeout(self.store.timeout, min(ttl, self.ttl)))
+            if held is None:
+                raise StoreUnavailable("too few servers answered to the extension")
+        except StoreUnavailable:
+            self._renewer.add(self.lease, self._hold, self.store, sent - self.ttl)  # the old length, at once
+            raise
         if not held:
             self._renewer.discard(hold.token)
             self.lease.lose("the server does not hold it any more")
@@ -159,6 +172,9 @@ class Guard:
             self._renewer.discard(hold.token)
             self.lease.end()
             rest = max(0.0, self.lease.acquired + self.at_least - self._clock())
+        again, self._releasing = self._releasing, True
         held = self.store.release(hold, rest=rest, write=write, unanswered=self._unanswered)
         self._hold = None
+        if not held and self.lease is not None and not again:  # a release that was interrupted may have freed it
+            self.lease.lose("the server did not hold it any more at its end", at_end=True)
         return held

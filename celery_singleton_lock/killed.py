@@ -18,6 +18,7 @@ from .keys import key_id, names
 from .message import Message
 from .plan import Plan
 from .protocol import Hold
+from .received import Received
 
 logger = logging.getLogger(__name__)
 
@@ -25,7 +26,7 @@ logger = logging.getLogger(__name__)
 PATIENCE = 1.0
 
 
-class FreesKilled(Request):  # type: ignore[misc]  # Celery has no types
+class FreesKilled(Received):
     """The parent's side of a locked task: it frees the lock of a child that could not do so itself.
 
     The parent needs no word from the child: the arguments name the lock, and the lock names its holder's task id, host

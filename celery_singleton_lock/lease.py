@@ -120,10 +120,18 @@ class Lease:
             self._deadline = min(sent + validity(self.ttl), self._last)
             return True
 
-    def lose(self, reason: str) -> bool:
-        """Mark the lease lost and tell the observer, once. False where it was lost or ended already."""
+    def shorten(self, sent: float, ttl: float) -> None:
+        """A renewal to ``ttl`` is being sent at ``sent``: from now on trust no more than it would give."""
         with self._settling:
-            if self._reason is not None or self._ended:
+            self._deadline = min(self._deadline, sent + validity(ttl))
+
+    def lose(self, reason: str, *, at_end: bool = False) -> bool:
+        """Mark the lease lost and tell the observer, once. False where it was lost or ended already.
+
+        ``at_end``: the release itself found out; only then may an ended lease turn out to be lost.
+        """
+        with self._settling:
+            if self._reason is not None or self._ended is not at_end:
                 return False
             self._reason = reason
         if self._on_lost is not None:
@@ -141,26 +149,37 @@ class Lease:
             self._ended = True
 
 
-_held: ContextVar[tuple[Lease | None, ...]] = ContextVar("singleton_lock_held", default=())
+class Unlocked:
+    """Stands where a lease would: the body runs without a lock on ``key``, knowingly."""
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+
+    def covers(self, key: str) -> bool:
+        """Whether the decision to run without a lock was made for ``key``."""
+        return self.key == key
+
+
+_held: ContextVar[tuple[Lease | Unlocked, ...]] = ContextVar("singleton_lock_held", default=())
 
 
 def current_lease() -> Lease | None:
     """The lease that the running body holds; None where no lock is held."""
     held = _held.get()
-    return held[-1] if held else None
+    return held[-1] if held and isinstance(held[-1], Lease) else None
 
 
-def held_lease(key: str) -> Lease | None:
-    """The innermost lease of this context on ``key``, or None."""
-    return next((lease for lease in reversed(_held.get()) if lease is not None and lease.covers(key)), None)
+def is_covered(key: str) -> bool:
+    """Whether a body of this context holds ``key``, or has decided to run without."""
+    return any(lease.covers(key) for lease in _held.get())
 
 
 @contextmanager
-def holding(lease: Lease | None, *, outermost: bool = False) -> Iterator[None]:
+def holding(lease: Lease | Unlocked, *, outermost: bool = False) -> Iterator[None]:
     """Make ``lease`` the current one for the block: per thread and greenlet, never on an object they share.
 
-    None: the block runs without a lock, and must not take an outer body's lease for its own. ``outermost``: nothing is
-    around the block; a lease that an asynchronous exception kept from being taken down again is not believed.
+    `Unlocked`: the block must not take an outer body's lease for its own. ``outermost``: nothing is around the block;
+    a lease that an asynchronous exception kept from being taken down again is not believed.
     """
     mark = _held.set((lease,) if outermost else (*_held.get(), lease))
     try:

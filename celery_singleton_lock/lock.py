@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+from datetime import timedelta
 from types import TracebackType
 
 from .errors import LockTaken, StoreUnavailable
 from .guard import Guard
 from .keys import key_id, names
 from .lease import Lease
+from .options import MAX_TTL, MIN_TTL, check_options, combine, seconds
 from .protocol import Granted, Store
 
 logger = logging.getLogger(__name__)
@@ -19,7 +21,8 @@ class Lock:
 
     ``store``: what `open_store` gives; ``key``: the resource; ``ttl``: seconds. One object is one holder: share the
     key between threads, not the object. As a context manager it waits for ``blocking_timeout`` seconds (None: for
-    ever), then raises `LockTaken`.
+    ever), then raises `LockTaken`. ``at_least``, ``max_hold``: as the options of a task. Raises `LockConfigError` for a
+    bad value.
     """
 
     def __init__(
@@ -27,16 +30,17 @@ class Lock:
         store: Store,
         key: str,
         *,
-        ttl: float = 30.0,
-        at_least: float = 0.0,
-        max_hold: float | None = None,
+        ttl: float | timedelta = 30.0,
+        at_least: float | timedelta = 0.0,
+        max_hold: float | timedelta | None = None,
         blocking_timeout: float | None = None,
     ) -> None:
+        options = combine(check_options({"ttl": ttl, "at_least": at_least, "max_hold": max_hold}))
         self.store = store
         self.key = key
-        self.ttl = ttl
-        self.at_least = at_least
-        self.max_hold = max_hold
+        self.ttl = options.ttl
+        self.at_least = options.at_least
+        self.max_hold = options.max_hold
         self.blocking_timeout = blocking_timeout
         self._guard: Guard | None = None
 
@@ -67,9 +71,10 @@ class Lock:
         self._guard = None
         return held
 
-    def extend(self, ttl: float | None = None) -> bool:
+    def extend(self, ttl: float | timedelta | None = None) -> bool:
         """Set the lease's length to ``ttl`` seconds from now (never add to it); False where the lease is lost."""
-        return self._require().extend(self.ttl if ttl is None else ttl)
+        length = self.ttl if ttl is None else seconds("ttl", ttl, least=MIN_TTL, most=MAX_TTL)
+        return self._require().extend(length)
 
     def owned(self) -> bool:
         """Whether this object holds the lock now, by its own clock."""

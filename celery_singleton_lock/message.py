@@ -3,21 +3,36 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
 from celery import Task
 from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
+from kombu.exceptions import EncodeError
+from kombu.serialization import registry
 
 from . import chords, delayed
 from .errors import LockKeyError, SingletonLockError
 
 #: The header in which a waiting message carries its own state.
 HEADER = "singleton_lock"
-_ENTERED = "_singleton_lock_entered"
 #: The longest pause, in seconds, before a message that cannot be sent again goes back to the broker.
 _PAUSE = 1.0
+#: The request whose call has entered its task in this context: a call inside its body finds the same one.
+_entered: ContextVar[Any] = ContextVar("singleton_lock_entered", default=None)
+
+
+@contextmanager
+def entering(message: Message) -> Iterator[None]:
+    """For the block, ``message``'s request counts as entered."""
+    mark = _entered.set(message.request)
+    try:
+        yield
+    finally:
+        _entered.reset(mark)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +55,11 @@ class Message:
     def of(cls, task: Task) -> Message:
         """The call that is entering ``task`` now.
 
-        A request is a worker's once: a call of the task inside its own body finds the same request, marked.
+        A request is a worker's once: a call of the task inside its own body finds the same request, entered.
         """
         request = task.request_stack.top
-        if request is None or request.called_directly or _ENTERED in request.__dict__:
+        if request is None or request.called_directly or _is_entered(request):
             return cls(None, False, getattr(request, "id", None), 0, None, False, {}, None)
-        request.__dict__[_ENTERED] = True
         return cls.read(request)
 
     @classmethod
@@ -129,9 +143,12 @@ class Message:
                 options[name] = fields[name]
         if request.correlation_id not in (None, request.id):
             options["correlation_id"] = request.correlation_id
-        delivery_mode = (fields.get("properties") or {}).get("delivery_mode")
-        if delivery_mode is not None:
-            options["delivery_mode"] = delivery_mode
+        properties = fields.get("properties") or {}
+        if properties.get("delivery_mode") is not None:
+            options["delivery_mode"] = properties["delivery_mode"]
+        serializer = registry.type_to_name.get(properties.get("content_type"))
+        if serializer is not None:
+            options["serializer"] = serializer
         signature = task.signature_from_request(request, **options)
         signature.options["headers"] = {**(signature.options.get("headers") or {}), HEADER: state}
         if delayed.in_use(task.app):
@@ -141,7 +158,7 @@ class Message:
         try:
             signature.apply_async()
         except Exception as error:
-            if task.acks_late:
+            if task.acks_late and not isinstance(error, EncodeError):  # which would not mend itself
                 if not isinstance(error, SoftTimeLimitExceeded):
                     time.sleep(min(countdown, _PAUSE))  # it comes back at once, and would only turn in the queue
                 raise Reject(f"the message could not be sent again: {error}", requeue=True) from error
@@ -151,6 +168,14 @@ class Message:
         finally:
             request.called_directly = False
         return Retry(exc=reason, when=countdown, sig=signature)
+
+
+def _is_entered(request: Any) -> bool:
+    """Whether this context is inside the call of ``request``. Celery gives a nested call a shallow copy of it."""
+    entered = _entered.get()
+    if entered is None:
+        return False
+    return entered is request or (request.delivery_info is not None and request.delivery_info is entered.delivery_info)
 
 
 def end_silently(why: str) -> Ignore:

@@ -62,10 +62,14 @@ def seconds(name: str, value: Any, *, least: float = 0.0, most: float = math.inf
         value = value.total_seconds()
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise LockConfigError(f"{name}: give seconds as a number or a timedelta, not {type(value).__name__}")
-    if not math.isfinite(value) or not least <= value <= most:
+    try:
+        length = float(value)
+    except OverflowError:
+        length = math.inf
+    if not math.isfinite(length) or not least <= length <= most:
         upper = "" if math.isinf(most) else f" and at most {most:g} s"
         raise LockConfigError(f"{name}: {value!r} is out of range; give at least {least:g} s{upper}")
-    return float(value)
+    return length
 
 
 def _optional(check: Callable[[str, Any], Any]) -> Callable[[str, Any], Any]:
@@ -185,8 +189,6 @@ def _check_ranges(options: LockOptions) -> None:
 _ONLY_WITH: tuple[tuple[str, str, tuple[Any, ...]], ...] = (
     ("wait_timeout", "on_conflict", ("wait",)),
     ("skip_result", "on_conflict", ("skip",)),
-    ("retry_limit", "on_conflict", ("retry",)),
-    ("retry_timeout", "on_conflict", ("retry",)),
 )
 
 

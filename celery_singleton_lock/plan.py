@@ -24,7 +24,8 @@ from .settings import LockSettings, settings_of
 ATTRIBUTE = "lock_"
 #: An attribute of the classes on which every name that begins with ``lock_`` is an option.
 RESERVES = "_singleton_lock_reserves_prefix"
-_KNOWN = {ATTRIBUTE + name for name in NAMES}
+#: The attributes that ask for a lock.
+ASKS = {ATTRIBUTE + name for name in NAMES}
 _DAY = 24 * 3600.0
 _LEAST_DELIVERY_TTL = 2 * 3600.0
 
@@ -68,7 +69,7 @@ class Plan:
         for base in reversed(task.__mro__):
             namespace: Mapping[str, Any] = vars(base)
             if not reserved:  # a stranger's class may have an attribute of its own that begins with lock_
-                namespace = {name: namespace[name] for name in _KNOWN & namespace.keys()}
+                namespace = {name: namespace[name] for name in ASKS & namespace.keys()}
             attributes.update(attribute_options(namespace, f"task {self.name}"))
         annotated: dict[str, Any] = {}
         for layer in resolve_all(app.annotations, task):
@@ -180,6 +181,11 @@ def _validation(task: type[Task]) -> tuple[dict[str, type], dict[str, Any]] | No
             return keys.models(closure["task_fun"]), options
         run = getattr(run, "__wrapped__", None) or getattr(run, "__func__", None)
     return None
+
+
+def is_locked(task: type[Task]) -> bool:
+    """Whether a task class asks for a lock. Celery's own tasks do not, even where an app's base class does."""
+    return hasattr(task, "singleton_lock_plan") and task.__module__ != "celery.app.builtins"
 
 
 _plans: WeakKeyDictionary[type[Task], Plan] = WeakKeyDictionary()

@@ -11,7 +11,7 @@ from celery import Task
 from . import chords, records, signals
 from .conflict import GiveUp, RunUnlocked, SendAgain, Skip, Waiter, backoff, on_taken, on_unavailable, same_lineage
 from .errors import IdempotencyMismatch, LockTaken, SingletonLockError, StoreUnavailable
-from .lease import holding
+from .lease import Unlocked, holding
 from .message import Message, end_silently
 from .options import MARKER
 from .plan import Plan, Work
@@ -33,6 +33,7 @@ class Refused:
         self.work = work
         self.key_id = key_id
         self.body = body
+        self.blocked = 0.0  # seconds that the call has waited in here
 
     def recorded(self, answer: Recorded) -> Any:
         """The work was done before: what its run left."""
@@ -73,7 +74,7 @@ class Refused:
             message.task_id,
             message.parent_id,
             message.waits,
-            message.waited,
+            message.waited + self.blocked,
             self.plan.longest,
         )
 
@@ -105,11 +106,11 @@ class Refused:
 
     def unavailable(self, error: StoreUnavailable) -> Any:
         """The store cannot say."""
-        decision = on_unavailable(self.plan.options, self._waiter(), error.denied)
+        decision = on_unavailable(self.plan.options, self._waiter(), error.denied or error.contended)
         self._tell(signals.lock_unavailable, reason=error.reason, unlocked=isinstance(decision, RunUnlocked))
         if isinstance(decision, RunUnlocked):
             logger.error("%s: runs WITHOUT a lock (on_unavailable=%r): %s", self, "run", error)
-            with holding(None):
+            with holding(Unlocked(self.work.key), outermost=self.message.in_worker):
                 return self.body()
         if isinstance(decision, SendAgain):
             logger.warning("%s: sent again in %.2f s: %s", self, decision.countdown, error)

@@ -34,6 +34,13 @@ class _Entry:
         lease = self.owner()
         return self.due if lease is None else min(self.due, lease.deadline)
 
+    def patience(self) -> float:
+        """The longest time, in seconds, that a call may take beside this lease."""
+        lease = self.owner()
+        return call_timeout(
+            self.hold.ttl, self.hold.ttl if lease is None else min(self.hold.ttl, 4 * lease.remaining())
+        )
+
 
 class _Sent(NamedTuple):
     at: float
@@ -93,8 +100,8 @@ class Renewer:
         entries = [entry for entry in entries if not self._overdue(entry)]
         if not entries:
             return None
-        # No call may outlast the shortest lease: a hung server must not keep the others from knowing of their end.
-        patience = min(entry.hold.ttl for entry in entries)
+        # No call may outlast any lease: a hung server must not keep the others from knowing of their end.
+        patience = min(entry.patience() for entry in entries)
         batches: dict[int, list[_Entry]] = defaultdict(list)
         start = self._clock()
         for entry in entries:
@@ -124,7 +131,7 @@ class Renewer:
         store = batch[0].store
         at = self._clock()
         try:
-            return _Sent(at, store.renew([entry.hold for entry in batch], call_timeout(store.timeout, patience)))
+            return _Sent(at, store.renew([entry.hold for entry in batch], min(store.timeout, patience)))
         except StoreUnavailable as error:
             logger.warning("could not renew %d lease(s), will try again: %s", len(batch), error)
         except Exception:  # a fault here must not end the thread: the other leases live by it
@@ -154,7 +161,10 @@ class Renewer:
             self._thread = this
         idle_since: float | None = None
         while True:
-            self.tick()
+            try:
+                self.tick()
+            except BaseException:  # an observer's SystemExit, say: the other leases live by this thread
+                logger.exception("renewal failed, goes on")
             with self._lock:
                 pause = self._pause()  # anew: a lease may have come since the tick looked
                 if pause is not None:

@@ -13,10 +13,11 @@ from celery import Task
 from celery.exceptions import Retry, SoftTimeLimitExceeded
 
 from . import abort, records, signals
+from .clock import now
 from .errors import LeaseLost, SingletonLockError, StoreUnavailable
 from .guard import Guard
-from .lease import Lease, held_lease, holding
-from .message import Message
+from .lease import Lease, holding, is_covered
+from .message import Message, entering
 from .plan import Plan, Work
 from .protocol import Holder, Recorded, Taken, Write
 from .refused import Refused
@@ -69,7 +70,8 @@ class Run:
 
     def _settled(self) -> Any:
         try:
-            return self._proceed()
+            with entering(self.message):
+                return self._proceed()
         finally:
             self._free_surely()
 
@@ -78,7 +80,7 @@ class Run:
             self.message.count_once(self.task)
         refused = Refused(self.task, self.plan, self.message, self.work, self.key_id, self.body)
         try:
-            answer = self._ask()
+            answer = self._ask(refused)
         except StoreUnavailable as error:
             return refused.unavailable(error)
         if isinstance(answer, Recorded):
@@ -87,9 +89,11 @@ class Run:
             return refused.taken(answer)
         self.message.forget_waits()
         self._tell(signals.lock_acquired, fence=answer.fence)
+        lease = self.guard.lease
+        assert lease is not None
         try:
-            with holding(self.guard.lease, outermost=self.message.in_worker):
-                self._result = (self._call(),)
+            with holding(lease, outermost=self.message.in_worker):
+                self._result = (self._call(lease),)
         except Retry:
             self._retried = True
             raise
@@ -99,14 +103,17 @@ class Run:
             self._ended = True
         return self._result[0]
 
-    def _ask(self) -> Any:
+    def _ask(self, refused: Refused) -> Any:
         if self.plan.options.on_conflict == "wait":
-            return self.guard.acquire_within(self.plan.options.wait_timeout)
+            start = now()
+            try:
+                return self.guard.acquire_within(self.plan.options.wait_timeout)
+            finally:
+                refused.blocked = now() - start
         return self.guard.acquire()
 
-    def _call(self) -> Any:
-        lease = self.guard.lease
-        if self.plan.options.on_lost != "abort" or lease is None or not abort.possible():
+    def _call(self, lease: Lease) -> Any:
+        if self.plan.options.on_lost != "abort" or not abort.possible():
             return self.body()
         # Below Exception, so that neither autoretry nor the body takes it for a failure of its own; unless asked to.
         named = any(issubclass(LeaseLost, kind) for kind in _named(self.task))
@@ -187,11 +194,9 @@ def run_alone(task: Task, args: tuple[Any, ...], kwargs: Mapping[str, Any], body
     message = Message.of(task)
     work = plan.work(plan.arguments(task, args, kwargs), message)
     call = functools.partial(body, *args, **kwargs)
-    if not plan.options.enabled:
-        with holding(Lease.unguarded(work.key, work.record_id)):
-            return call()
-    if (
-        not message.in_worker and held_lease(work.key) is not None
-    ):  # inside a body that holds it already: its lease covers this call, too
+    if not message.in_worker and is_covered(work.key):  # inside a body that holds it: its lease covers this call, too
         return call()
-    return Run(task, plan, message, work, call).outcome()
+    if plan.options.enabled:
+        return Run(task, plan, message, work, call).outcome()
+    with entering(message), holding(Lease.unguarded(work.key, work.record_id), outermost=message.in_worker):
+        return call()

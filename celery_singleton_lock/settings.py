@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -15,6 +15,7 @@ from celery.local import Proxy
 from kombu.serialization import dumps, loads, prepare_accept_content
 
 from .errors import LockConfigError
+from .located import is_lock_server, lock_url
 from .options import FOREIGN, NAMES, check_options, flag, seconds, unknown
 from .protocol import Store
 from .records import Encoded
@@ -23,8 +24,7 @@ from .stores import DEFAULT_PREFIX, DEFAULT_TIMEOUT, open_store, redact
 logger = logging.getLogger(__name__)
 
 PREFIX = "singleton_lock_"
-_CONNECTION = ("url", "timeout", "prefix", "free_killed")
-_LATER = ("min_replicas", "strict_checks")
+_CONNECTION = ("url", "timeout", "prefix", "min_replicas", "free_killed", "strict_checks")
 _PER_TASK = ("key",)
 
 #: Transports of which a message comes again when it is not acknowledged in time, with kombu's own default (seconds).
@@ -35,11 +35,9 @@ class LockSettings:
     """What one app's configuration says about locks, checked once. Raises `LockConfigError`."""
 
     def __init__(self, app: Celery) -> None:
+        app.conf.get("broker_url")  # a configuration that is still pending knows no namespace
         self._conf = app.conf
-        given = dict(_given(app))
-        for name in _LATER:
-            if name in given:
-                raise LockConfigError(f"{PREFIX}{name} is not supported yet; remove it")
+        given = dict(_given(self._conf))
         for name in _PER_TASK:
             if name in given:
                 raise LockConfigError(f"{PREFIX}{name} cannot be set for a whole app; set it per task")
@@ -51,6 +49,9 @@ class LockSettings:
         self.url: str | Sequence[str] | None = given.pop("url", None)
         self.prefix: str = given.pop("prefix", DEFAULT_PREFIX)
         self.timeout = seconds(f"{PREFIX}timeout", given.pop("timeout", DEFAULT_TIMEOUT), least=0.01, most=60.0)
+        self.min_replicas: int = given.pop("min_replicas", 0)
+        #: Whether what a worker's start-up checks find keeps it from starting.
+        self.strict_checks = flag(f"{PREFIX}strict_checks", given.pop("strict_checks", False))
         #: Whether a worker's parent process frees the lock of a child that was killed.
         self.free_killed = flag(f"{PREFIX}free_killed", given.pop("free_killed", True))
         known = [PREFIX + name for name in (*NAMES, *_CONNECTION)]
@@ -66,7 +67,13 @@ class LockSettings:
         """The app's store, opened on first use."""
         with self._opening:
             url, source = self._locate()
-            store = open_store(url, prefix=self.prefix, timeout=self.timeout)
+            try:
+                store = open_store(url, prefix=self.prefix, timeout=self.timeout, min_replicas=self.min_replicas)
+            except LockConfigError as error:
+                if source is None or not error.problem.startswith("singleton_lock_url: "):
+                    raise
+                problem = error.problem.partition(": ")[2]
+                raise LockConfigError(f"singleton_lock_url is not set, and {source}: {problem}") from None
             if source:
                 logger.info("singleton_lock_url is not set: locks are kept where %s points, %r", source, store)
             return store
@@ -74,15 +81,14 @@ class LockSettings:
     def _locate(self) -> tuple[str | Sequence[str], str | None]:
         if self.url:
             return self.url, None
-        for setting in ("broker_url", "result_backend"):
-            url = self._conf.get(setting)
-            if isinstance(url, str) and url.startswith(("redis://", "rediss://")):
-                if ";" in url:
-                    raise LockConfigError(
-                        f"singleton_lock_url is not set, and {setting} names several servers; "
-                        "set singleton_lock_url to the one that keeps the locks"
-                    )
-                return url, setting
+        conf = self._conf
+        for setting, options, tls in (
+            ("broker_url", "broker_transport_options", "broker_use_ssl"),
+            ("result_backend", "result_backend_transport_options", "redis_backend_use_ssl"),
+        ):
+            url = conf.get(setting)
+            if is_lock_server(url):
+                return lock_url(setting, url, conf.get(options) or {}, conf.get(tls)), setting
         raise LockConfigError(
             "singleton_lock_url is not set, and neither the broker nor the result backend is a Redis server; "
             'set singleton_lock_url, for example to "redis://localhost:6379/0"'
@@ -109,23 +115,18 @@ class LockSettings:
         return loads(encoded.body, encoded.content_type, encoded.content_encoding, accept=accept)
 
 
-def _given(app: Celery) -> Iterator[tuple[str, Any]]:
+def _given(conf: Any) -> Iterator[tuple[str, Any]]:
     """Every ``singleton_lock_*`` setting that the user gave, by its name without the prefix."""
-    namespace = str(getattr(app.conf, "prefix", "") or "")
-    marks = {(namespace + PREFIX).lower(), PREFIX}
-    seen: set[str] = set()
-    for layer in app.conf.maps:
-        names = layer.keys() if isinstance(layer, Mapping) or hasattr(layer, "keys") else ()
-        for name in list(names):
-            mark = next((mark for mark in marks if str(name).lower().startswith(mark)), None)
-            # Without a namespace Celery does not find the upper-case form, and neither do we: say so below.
-            if mark is not None and name not in seen:
-                short = str(name)[len(mark) :].lower()
-                value = app.conf.get(PREFIX + short, _MISSING)
-                if value is _MISSING:
-                    raise LockConfigError(f"{name} is not read by Celery; write {PREFIX}{short}, in lower case")
-                seen.add(name)
-                yield short, value
+    namespace = str(getattr(conf, "prefix", None) or "")
+    before = {"", "celery_", namespace.lower()}
+    for name in {str(name): None for layer in conf.maps for name in layer}:
+        front, mark, short = name.lower().partition(PREFIX)
+        if mark and front in before:
+            value = conf.get(PREFIX + short, _MISSING)
+            if value is _MISSING:
+                right = f"{namespace}{PREFIX}{short}".upper() if namespace else PREFIX + short
+                raise LockConfigError(f"{name} is not read by Celery here; write {right}")
+            yield short, value
 
 
 _MISSING = object()

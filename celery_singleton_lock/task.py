@@ -8,7 +8,7 @@ from typing import Any
 
 from celery import Celery, Task
 
-from .plan import RESERVES, Plan, attribute_options, plan_of
+from .plan import RESERVES, Plan, attribute_options, is_locked, plan_of
 from .run import Body, run_alone
 from .settings import LockSettings
 from .worker import add_checks
@@ -28,11 +28,11 @@ def install(cls: type[Task], decorator: Mapping[str, Any] | None = None) -> None
 
     def __call__(self: Task, *args: Any, **kwargs: Any) -> Any:
         body = functools.partial(inner, self) if inner is not None else super(cls, self).__call__
-        return run_alone(self, args, kwargs, body)
+        return run_alone(self, args, kwargs, body) if is_locked(type(self)) else body(*args, **kwargs)
 
     def on_bound(klass: type[Task], app: Celery) -> None:
         own_on_bound(klass, app) if own_on_bound else super(cls, klass).on_bound(app)
-        if klass is cls:
+        if klass is cls and is_locked(klass):
             Plan(klass, app, _decorated(klass), LockSettings(app))  # only to check: settings may still change
             add_checks(app)
 

@@ -8,9 +8,9 @@ from typing import Any
 from celery import Celery, Task, bootsteps
 from kombu.utils.imports import symbol_by_name
 
-from . import abort
+from . import abort, checks
 from .errors import LockConfigError
-from .plan import Plan
+from .plan import ASKS, Plan, is_locked
 from .settings import settings_of
 
 logger = logging.getLogger(__name__)
@@ -24,6 +24,7 @@ class StartupChecks(bootsteps.Step):  # type: ignore[misc]  # Celery has no type
     def create(self, parent: Any) -> None:
         """Check every locked task of the worker's app. Raises `LockConfigError`."""
         plans = locked_plans(parent.app)
+        _check_forgotten(parent.app)
         off = sorted(plan.name for plan in plans if not plan.options.enabled)
         if off:
             logger.warning(
@@ -34,15 +35,16 @@ class StartupChecks(bootsteps.Step):  # type: ignore[misc]  # Celery has no type
         if len(off) == len(plans):
             return
         pool = parent.pool_cls.__module__.rpartition(".")[2]
-        if pool == "prefork" and not settings_of(parent.app).store.shared:
+        if not settings_of(parent.app).store.shared and pool == "prefork":
             raise LockConfigError(
                 "singleton_lock_url: memory:// is not shared between prefork's processes, so nothing would be locked; "
                 'set it to a server, for example "redis://localhost:6379/0", or start the worker with --pool=solo'
             )
-        if pool == "prefork":
-            for task in parent.app.tasks.values():
-                if hasattr(type(task), "singleton_lock_plan"):
-                    _free_killed_children(type(task))
+        for task in locked_tasks(parent.app):
+            _extend_request(type(task), pool)
+        locked = [(task, type(task).singleton_lock_plan()) for task in locked_tasks(parent.app)]
+        limits = checks.Limits(getattr(parent, "time_limit", None), getattr(parent, "soft_time_limit", None))
+        checks.check(settings_of(parent.app), locked, limits)
         if pool in ("prefork", "solo"):
             abort.enable()
         else:
@@ -55,18 +57,34 @@ class StartupChecks(bootsteps.Step):  # type: ignore[misc]  # Celery has no type
                 )
 
 
-def _free_killed_children(task: type[Task]) -> None:
+def _extend_request(task: type[Task], pool: str) -> None:
     from .killed import FreesKilled  # the worker's side of Celery, which producers do without
+    from .received import Received
 
+    ours = FreesKilled if pool == "prefork" else Received
     own = symbol_by_name(task.Request)
-    if not issubclass(own, FreesKilled):
-        task.Request = type("Request", (FreesKilled, own), {})
+    if not issubclass(own, ours):
+        task.Request = type("Request", (ours, own), {})
+
+
+def _check_forgotten(app: Celery) -> None:
+    for task in app.tasks.values():
+        asked = sorted(ASKS & vars(type(task)).keys())
+        if asked and not hasattr(type(task), "singleton_lock_plan"):
+            raise LockConfigError(
+                f"task {task.name} has {', '.join(asked)} and no lock: "
+                "give it base=SingleInstanceTask, or @single_instance"
+            )
+
+
+def locked_tasks(app: Celery) -> list[Task]:
+    """Every task of ``app`` that asks for a lock."""
+    return [task for task in app.tasks.values() if is_locked(type(task))]
 
 
 def locked_plans(app: Celery) -> list[Plan]:
-    """The plans of every task of ``app`` that asks for a lock. Raises `LockConfigError`."""
-    plans = (getattr(type(task), "singleton_lock_plan", None) for task in app.tasks.values())
-    return [plan() for plan in plans if plan is not None]
+    """The plans of those tasks. Raises `LockConfigError`."""
+    return [type(task).singleton_lock_plan() for task in locked_tasks(app)]
 
 
 def add_checks(app: Celery) -> None:

@@ -24,26 +24,9 @@ from datetime import datetime, timedelta
 from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
-from sqlalchemy import (
-    BigInteger,
-    Column,
-    ColumnElement,
-    Connection,
-    DateTime,
-    MetaData,
-    String,
-    Table,
-    and_,
-    case,
-    delete,
-    event,
-    func,
-    insert,
-    select,
-    update,
-)
+import sqlalchemy as sa
+from sqlalchemy import event
 from sqlalchemy.dialects import mysql, postgresql, sqlite
-from sqlalchemy.engine import Transaction
 from sqlalchemy.exc import IntegrityError, InvalidRequestError
 from sqlalchemy.orm import Session, scoped_session
 
@@ -53,24 +36,24 @@ from ..lease import Lease, current_lease
 
 __all__ = ["AlreadyDone", "NoFence", "StaleFence", "claim", "done", "fences", "forget", "metadata"]
 
-metadata = MetaData()
+metadata = sa.MetaData()
 
 #: One row per resource: its newest fence. ``resource`` is the key's SHA-256 in hex and begins with its key id.
-fences = Table(
+fences = sa.Table(
     "singleton_lock_fence",
     metadata,
-    Column("resource", String(64), primary_key=True),
-    Column("fence", BigInteger, nullable=False),
+    sa.Column("resource", sa.String(64), primary_key=True),
+    sa.Column("fence", sa.BigInteger, nullable=False),
 )
 
 #: One row per piece of work that was committed, under the fence that did it. ``id`` is a hash, too.
-done = Table(
+done = sa.Table(
     "singleton_lock_done",
     metadata,
-    Column("resource", String(64), primary_key=True),
-    Column("id", String(64), primary_key=True),
-    Column("fence", BigInteger, nullable=False),
-    Column("created", DateTime(timezone=True), nullable=False, server_default=func.now(), index=True),
+    sa.Column("resource", sa.String(64), primary_key=True),
+    sa.Column("id", sa.String(64), primary_key=True),
+    sa.Column("fence", sa.BigInteger, nullable=False),
+    sa.Column("created", sa.DateTime(timezone=True), nullable=False, server_default=sa.func.now(), index=True),
 )
 
 
@@ -124,11 +107,11 @@ class AlreadyDone(SingletonLockError):
 
 
 #: What each open transaction has claimed: a second claim of the same is no repeat, and may follow other statements.
-_claimed: WeakKeyDictionary[Transaction, set[tuple[str, str | None, int]]] = WeakKeyDictionary()
+_claimed: WeakKeyDictionary[sa.Transaction, set[tuple[str, str | None, int]]] = WeakKeyDictionary()
 
 
 def claim(
-    session: Session | scoped_session[Any] | Connection,
+    session: Session | scoped_session[Any] | sa.Connection,
     lease: Lease | None = None,
     idempotency_key: str | Literal[False] | None = None,
 ) -> None:
@@ -136,7 +119,8 @@ def claim(
 
     It must be the transaction's first statement, and every transaction that writes for the lock must begin with one.
     The resource's row stays locked until the transaction ends, so that claims of one resource follow each other in the
-    order of their fences. What the session had loaded before is expired.
+    order of their fences; one that stands still is waited for, as long as the database allows (PostgreSQL's
+    ``idle_in_transaction_session_timeout``). What the session had loaded before is expired.
 
     ``lease``: by default the running body's. ``idempotency_key``: names the work within the resource, stored as a
     hash; by default the run's own record id, which is the task's name with its idempotency key or, without one,
@@ -163,9 +147,9 @@ def claim(
     _raise_fence(connection, resource, lease.fence)
     _refuse_autocommit(connection, written=True)
     # The row is locked from here on: whoever claimed it before has committed or is gone, and what is read is final.
-    same_work = and_(done.c.resource == fences.c.resource, done.c.id == work)
+    same_work = sa.and_(done.c.resource == fences.c.resource, done.c.id == work)
     newest, fence, when = connection.execute(
-        select(fences.c.fence, done.c.fence, done.c.created)
+        sa.select(fences.c.fence, done.c.fence, done.c.created)
         .select_from(fences.outerjoin(done, same_work))
         .where(fences.c.resource == resource)
     ).one()
@@ -174,13 +158,13 @@ def claim(
     if when is not None:
         raise AlreadyDone(lease.key_id, fence, when)
     if work is not None:
-        connection.execute(insert(done).values(resource=resource, id=work, fence=lease.fence))
+        connection.execute(sa.insert(done).values(resource=resource, id=work, fence=lease.fence))
     transaction = _transaction(connection)
     assert transaction is not None
     _claimed.setdefault(transaction, set()).add((resource, work, lease.fence))
 
 
-def forget(session: Session | scoped_session[Any] | Connection, older_than: float | timedelta) -> int:
+def forget(session: Session | scoped_session[Any] | sa.Connection, older_than: float | timedelta) -> int:
     """Delete the rows of work done more than ``older_than`` (seconds or a timedelta) ago; the number of them.
 
     After that the same work would be done again: keep them for longer than anybody repeats a message. The fences stay,
@@ -189,8 +173,8 @@ def forget(session: Session | scoped_session[Any] | Connection, older_than: floa
     age = older_than if isinstance(older_than, timedelta) else timedelta(seconds=older_than)
     if age < timedelta(0):
         raise ValueError("older_than must not be negative")
-    now = session.execute(select(func.now())).scalar_one()  # the clock that wrote ``created``
-    deleted: Any = session.execute(delete(done).where(done.c.created < now - age))
+    now = session.execute(sa.select(sa.func.now())).scalar_one()  # the clock that wrote ``created``
+    deleted: Any = session.execute(sa.delete(done).where(done.c.created < now - age))
     return int(deleted.rowcount)
 
 
@@ -204,13 +188,15 @@ def _work_id(lease: Lease, idempotency_key: str | Literal[False] | None) -> str 
     return digest("key", lease.key, idempotency_key)
 
 
-def _begin(session: Session | scoped_session[Any] | Connection, this: tuple[str, str | None, int]) -> Connection | None:
+def _begin(
+    session: Session | scoped_session[Any] | sa.Connection, this: tuple[str, str | None, int]
+) -> sa.Connection | None:
     """The connection of a transaction that is fit to be claimed; None where it has claimed exactly this before."""
     if isinstance(session, scoped_session):
         session = session()
     if isinstance(session, Session):
         connection, begun = _session_connection(session)
-    elif isinstance(session, Connection):
+    elif isinstance(session, sa.Connection):
         connection, begun = session, False  # whether a bare connection has run statements, nothing tells
     elif hasattr(session, "run_sync") or "asyncio" in type(session).__module__:
         raise TypeError("claim() cannot await: call `await session.run_sync(lambda s: claim(s))`")
@@ -234,27 +220,27 @@ def _begin(session: Session | scoped_session[Any] | Connection, this: tuple[str,
     return connection
 
 
-def _session_connection(session: Session) -> tuple[Connection, bool]:
+def _session_connection(session: Session) -> tuple[sa.Connection, bool]:
     """The session's connection for the tables, and whether it was in use in this transaction already."""
     fresh = []
 
-    def note(_session: Session, _transaction: Any, connection: Connection) -> None:
+    def note(_session: Session, _transaction: Any, connection: sa.Connection) -> None:
         fresh.append(connection)
 
     event.listen(session, "after_begin", note)
     try:
         # An UPDATE, so that a session which routes reads and writes answers with the writer. Nothing is flushed.
-        connection = session.connection(bind_arguments={"clause": update(fences)})
+        connection = session.connection(bind_arguments={"clause": sa.update(fences)})
     finally:
         event.remove(session, "after_begin", note)
     return connection, not fresh
 
 
-def _transaction(connection: Connection) -> Transaction | None:
+def _transaction(connection: sa.Connection) -> sa.Transaction | None:
     return connection.get_nested_transaction() or connection.get_transaction()
 
 
-def _raise_fence(connection: Connection, resource: str, fence: int) -> None:
+def _raise_fence(connection: sa.Connection, resource: str, fence: int) -> None:
     """Lock the resource's row and raise its fence, in one statement: a write, so that SQLite's lock comes before any
     read, and so that a snapshot of REPEATABLE READ is not older than the lock."""
     dialect, row = connection.dialect.name, {"resource": resource, "fence": fence}
@@ -269,21 +255,21 @@ def _raise_fence(connection: Connection, resource: str, fence: int) -> None:
         add = mysql.insert(fences).values(row)
         connection.execute(add.on_duplicate_key_update(_higher(add.inserted.fence)))
     else:
-        again = update(fences).where(fences.c.resource == resource).values(_higher(fence))
+        again = sa.update(fences).where(fences.c.resource == resource).values(_higher(fence))
         if connection.execute(again).rowcount == 0:
             try:
                 with connection.begin_nested():
-                    connection.execute(insert(fences).values(row))
+                    connection.execute(sa.insert(fences).values(row))
             except IntegrityError:  # the first claim of another transaction, committed in between
                 if connection.execute(again).rowcount == 0:
                     raise  # and after this one's snapshot: a serialization failure by another name
 
 
-def _higher(fence: ColumnElement[int] | int) -> dict[str, ColumnElement[int]]:
-    return {"fence": case((fences.c.fence < fence, fence), else_=fences.c.fence)}
+def _higher(fence: sa.ColumnElement[int] | int) -> dict[str, sa.ColumnElement[int]]:
+    return {"fence": sa.case((fences.c.fence < fence, fence), else_=fences.c.fence)}
 
 
-def _refuse_autocommit(connection: Connection, written: bool = False) -> None:
+def _refuse_autocommit(connection: sa.Connection, written: bool = False) -> None:
     """Raise where each statement is committed by itself, so that no row stays locked."""
     driver: Any = connection.connection.dbapi_connection
     engines = getattr(connection.dialect, "_on_connect_isolation_level", None)  # create_engine(isolation_level=...)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from redis.exceptions import ResponseError
+from redis.exceptions import RedisError
 
+from ..errors import StoreUnavailable
 from ..keys import Names
 from ..protocol import FENCE_TTL, Ask, Granted, Hold, Holder, Recorded, Taken, Write, refusal_time
-from .link import unavailable
-from .script import ACQUIRE, PEEK, RELEASE, RENEW, Command
+from .refusal import unavailable
+from .script import ACQUIRE, COPY, PEEK, RELEASE, RENEW, Command
 
 _FENCE_MS = int(FENCE_TTL * 1000)
 
@@ -51,6 +52,12 @@ def release(
     return RELEASE(keys, *args, write.encode(hold.fence), milliseconds(write.ttl))
 
 
+def copy(names: Names, record: Recorded, record_id: str) -> Command:
+    """Keep a record that another server has, unless a newer one is there."""
+    text = b"%d:%d:%b" % (record.rank, record.fence, record.body)
+    return COPY([names.record(record_id)], text, record.fence, milliseconds(record.ttl))
+
+
 def peek(names: Names) -> Command:
     """Who holds the lock."""
     return PEEK([names.lock])
@@ -58,9 +65,9 @@ def peek(names: Names) -> Command:
 
 def answer(reply: Any) -> Granted | Taken | Recorded | None:
     """What the reply to `acquire` or `peek` means; None where the lock is free. Raises `StoreUnavailable`."""
+    if isinstance(reply, bytes):
+        return Granted(int(reply))
     verdict, *rest = checked(reply)
-    if verdict == b"granted":
-        return Granted(int(rest[0]))
     if verdict == b"recorded":
         return Recorded.decode(rest[0], rest[1] / 1000)
     return _taken(*rest) if verdict == b"taken" else None
@@ -68,7 +75,9 @@ def answer(reply: Any) -> Granted | Taken | Recorded | None:
 
 def checked(reply: Any) -> Any:
     """The reply itself. Raises `StoreUnavailable` for a server's error."""
-    if isinstance(reply, ResponseError):
+    if isinstance(reply, StoreUnavailable):
+        raise reply
+    if isinstance(reply, RedisError):
         raise unavailable(reply) from reply
     return reply
 

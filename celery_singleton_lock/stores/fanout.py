@@ -1,135 +1,190 @@
-"""One request to every server at once, without a thread per call."""
+"""One request to every server at once, without a thread per call and without waiting for any single one."""
 
 from __future__ import annotations
 
 import select
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from redis.exceptions import RedisError
 
 from ..clock import now
 from ..errors import StoreUnavailable
-from .link import FINAL, Link, unavailable, unknown_scripts
+from .link import unknown_scripts
 from .node import Node
-from .script import Command
+from .refusal import unavailable
+from .script import Request
+from .stream import Stream
 
 #: A server's reply: its values, or why there is none.
 Reply = list[Any] | StoreUnavailable
 
-#: Seconds between two looks for a connection that is being opened in the background.
-TICK = 0.001
+#: Seconds between two looks for a connection that is being opened in the background: the first, and the most.
+TICK_FIRST = 0.001
+TICK_MOST = 0.02
 
 
 class FanOut:
-    """One round of requests. ``replies``: by node, as they came; ``doubtful``: the nodes where a request of this round
-    may still be carried out, on a connection that is gone."""
+    """One round of requests: to each node its batch (or to those that ``only`` names).
 
-    def __init__(self, nodes: Sequence[Node], commands: Sequence[Sequence[Command]], tokens: Iterable[str]) -> None:
+    ``token``: whose requests they are; on a connection that owes one of its replies they follow behind that.
+    ``until``: a node without a connection gets them on its next one, until then on our clock; else not at all.
+    ``doubtful``: whether a request of this round may still be carried out, on a connection that is gone.
+    """
+
+    def __init__(
+        self,
+        nodes: Sequence[Node],
+        batches: Sequence[Sequence[Request]],
+        token: str | None = None,
+        only: Collection[int] | None = None,
+        until: float | None = None,
+    ) -> None:
         self.replies: dict[int, Reply] = {}
-        self.doubtful: set[int] = set()
+        self.doubtful = False
+        self.asked: set[int] = set()
         self._nodes = nodes
-        self._commands = commands
-        self._tokens = frozenset(tokens)
-        self._flying: dict[int, tuple[int, Link]] = {}  # by file descriptor
-        self._unsent = set(range(len(commands)))
+        self._batches = batches
+        self._token = token
+        packed: dict[int, bytes] = {}  # most rounds send every node the same
+        for batch in batches:
+            if id(batch) not in packed:
+                packed[id(batch)] = b"".join([command.packed() for command in batch])
+        self._requests = [packed[id(batch)] for batch in batches]
+        self._until = until
+        self._unsent = list(range(len(nodes))) if only is None else sorted(only)
+        self._flying: dict[int, tuple[int, Stream]] = {}  # by file descriptor
+        self._cut: set[int] = set()
         self._again: dict[int, tuple[list[Any], list[int]]] = {}  # replies so far, and which were sent by text
         self._poll = select.poll()
 
-    def run(self, end: float, enough: Callable[[dict[int, Reply]], bool]) -> dict[int, Reply]:
-        """Ask, and read until ``enough(replies)``, until every node has answered, or until ``end`` on our clock."""
+    def run(self, end: float, count: Callable[[int, Reply], bool]) -> None:
+        """Ask, and read until ``count(node, reply)`` says that it is enough, until every node has answered, or until
+        ``end`` on our clock."""
+        tick = TICK_FIRST
+        self._count = count
+        self._enough = False
         try:
             while True:
-                self._send(end)
-                if enough(self.replies) or not (self._flying or self._unsent):
+                if self._unsent:
+                    self._send()
+                if self._enough or not (self._flying or self._unsent):
                     break
                 left = end - now()
                 if left <= 0:
                     break
-                self._read(min(left, TICK) if self._unsent else left, end)
+                if self._unsent:
+                    left, tick = min(left, tick), min(tick * 1.5, TICK_MOST)
+                self._read(left)
         finally:  # also where a time limit strikes: what is owed stays counted
             self._land()
-        for index in range(len(self._commands)):
-            if index not in self.replies:
-                self.replies[index] = StoreUnavailable(f"{self._nodes[index].address.shown}: no answer in time")
-        return self.replies
 
-    def _send(self, end: float) -> None:
-        for index in list(self._unsent):
+    def missing(self) -> list[StoreUnavailable]:
+        """What to say of each node that gave no answer."""
+        return [
+            StoreUnavailable(f"{node.address.shown}: no answer in time")
+            for index, node in enumerate(self._nodes)
+            if index not in self.replies
+        ]
+
+    def _send(self) -> None:
+        waiting, self._unsent = self._unsent, []
+        for index in waiting:
             node = self._nodes[index]
-            link = node.take(next(iter(self._tokens)) if len(self._tokens) == 1 else None)
-            if link is None:
+            stream = node.take(self._token)
+            if stream is not None:
+                self._launch(index, stream, self._requests[index], len(self._batches[index]))
+            else:
                 error = node.connect_soon()
-                if error is not None:
-                    self._unsent.discard(index)
-                    self.replies[index] = error
-                continue
-            self._unsent.discard(index)
-            self._launch(index, link, [command.packed() for command in self._commands[index]], end)
+                if error is None:
+                    self._unsent.append(index)
+                else:
+                    self._leave(index)
+                    self._arrived(index, error)
 
-    def _launch(self, index: int, link: Link, requests: list[bytes], end: float) -> None:
+    def _leave(self, index: int) -> None:
+        if self._until is not None:
+            self._nodes[index].leave(self._batches[index], self._until)
+
+    def _launch(self, index: int, stream: Stream, request: bytes, count: int) -> None:
+        self.asked.add(index)
+        number = stream.fileno()
+        self._flying[number] = (index, stream)  # first: whatever strikes from now on, it is not lost
         try:
-            link.send(requests, max(end - now(), TICK))
+            stream.send(request, count)
         except RedisError as error:
-            self._failed(index, link, error)
+            del self._flying[number]
+            self._failed(index, stream, error)
         else:
-            number = link.fileno()
-            self._flying[number] = (index, link)
-            self._poll.register(number, select.POLLIN)
+            self._poll.register(number, select.POLLIN | select.POLLOUT if stream.stuck else select.POLLIN)
 
-    def _read(self, seconds: float, end: float) -> None:
+    def _read(self, seconds: float) -> None:
         if not self._flying:
             time.sleep(seconds)
             return
-        for number, _ in self._poll.poll(max(1, int(seconds * 1000 + 0.999))):
-            index, link = self._flying.pop(number)
-            self._poll.unregister(number)
+        for number, event in self._poll.poll(max(1, int(seconds * 1000 + 0.999))):
+            if number not in self._flying:
+                continue
+            index, stream = self._flying[number]
             try:
-                values = link.receive(max(end - now(), TICK))
+                if event & select.POLLOUT:
+                    stream.push()
+                    if not stream.stuck:
+                        self._poll.modify(number, select.POLLIN)
+                if event == select.POLLOUT or not stream.pull():
+                    continue
             except RedisError as error:
-                self._failed(index, link, error)
+                self._forget(number)
+                self._failed(index, stream, error)
             else:
-                self._arrived(index, link, values[-self._expected(index) :], end)
+                self._forget(number)
+                self._complete(index, stream)
 
-    def _expected(self, index: int) -> int:
-        # A parked link may bring the replies of earlier requests first.
-        again = self._again.get(index)
-        return len(again[1]) if again else len(self._commands[index])
+    def _forget(self, number: int) -> None:
+        self._poll.unregister(number)
+        del self._flying[number]
 
-    def _arrived(self, index: int, link: Link, values: list[Any], end: float) -> None:
+    def _complete(self, index: int, stream: Stream) -> None:
+        # A parked connection may bring the replies of earlier requests first.
         again = self._again.pop(index, None)
         if again is not None:
-            so_far, places = again
-            for place, value in zip(places, values, strict=True):
-                so_far[place] = value
-            values = so_far
+            values, places = again
+            for place, value in zip(places, stream.values[-len(places) :], strict=True):
+                values[place] = value
         else:
+            values = stream.values[-len(self._batches[index]) :]
             unknown = unknown_scripts(values)
             if unknown:
                 self._again[index] = (values, unknown)
-                texts = [self._commands[index][place].packed(by_text=True) for place in unknown]
-                self._launch(index, link, texts, end)
+                texts = b"".join([self._batches[index][place].packed(by_text=True) for place in unknown])
+                self._launch(index, stream, texts, len(unknown))
                 return
-        self.replies[index] = values
-        self._nodes[index].give(link, ())
+        self._nodes[index].give(stream)
+        self._arrived(index, values)
 
-    def _failed(self, index: int, link: Link, error: RedisError) -> None:
-        cut = link.owed > 0
-        link.close()
+    def _failed(self, index: int, stream: Stream, error: RedisError) -> None:
+        stream.close()
+        self.doubtful = True
         self._again.pop(index, None)
-        first = index not in self.doubtful
-        if cut:
-            self.doubtful.add(index)
-        if cut and first and not isinstance(error, FINAL):
+        if index not in self._cut:
+            self._cut.add(index)
             self._nodes[index].drop_idle()
-            self._unsent.add(index)  # once more, on a new connection: the commands bear it
+            self._unsent.append(index)  # once more, on a new connection: the commands bear it
             return
         found = unavailable(error)
-        self.replies[index] = StoreUnavailable(f"{self._nodes[index].address.shown}: {found.reason}", found.denied)
+        self._arrived(index, StoreUnavailable(f"{self._nodes[index].address.shown}: {found.reason}", found.denied))
+
+    def _arrived(self, index: int, reply: Reply) -> None:
+        self.replies[index] = reply
+        if self._count(index, reply):
+            self._enough = True
 
     def _land(self) -> None:
-        for number, (index, link) in self._flying.items():
-            self._poll.unregister(number)
-            self._nodes[index].give(link, self._tokens)
-        self._flying = {}
+        while self._unsent:
+            self._leave(self._unsent.pop())
+        while self._flying:
+            _, (index, stream) = self._flying.popitem()
+            last = () if index in self._again else self._batches[index]
+            if not self._nodes[index].give(stream, self._token, last):
+                self.doubtful = True

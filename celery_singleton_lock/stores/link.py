@@ -2,91 +2,81 @@
 
 from __future__ import annotations
 
-import select
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from redis.backoff import NoBackoff
-from redis.connection import AbstractConnection, Connection, parse_url
-from redis.exceptions import (
-    AuthenticationError,
-    AuthorizationError,
-    NoPermissionError,
-    NoScriptError,
-    RedisError,
-    ResponseError,
-)
-from redis.exceptions import (
-    TimeoutError as RedisTimeoutError,
-)
-from redis.retry import Retry
+from redis.exceptions import AuthenticationError, AuthorizationError, NoScriptError, RedisError, ResponseError
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from ..clock import now
-from ..errors import LockConfigError, StoreUnavailable
-from . import redact
-from .script import Command
+from .address import PING, Address
+from .refusal import NOT_CARRIED_OUT
+from .script import INFO, SCRIPTS, Request
 
 #: After these a new connection would fare no better.
 FINAL = (RedisTimeoutError, AuthenticationError, AuthorizationError)
-
-
-class Address:
-    """Where a server is and how to log in there. Raises `LockConfigError` for a malformed URL, showing no password."""
-
-    def __init__(self, url: str) -> None:
-        self.shown = redact(url)
-        try:
-            options: dict[str, Any] = dict(parse_url(url))
-            path = url.partition("://")[2].partition("?")[0].partition("/")[2]
-            if not url.startswith("unix") and path and not path.isdigit():
-                raise ValueError("the database must be a number")
-            self._kind: type[AbstractConnection] = options.pop("connection_class", Connection)
-            # RESP2: no handshake, and no push message between two replies
-            self._options = options | {"protocol": 2, "decode_responses": False, "health_check_interval": 0}
-            self.connection()
-        except (ValueError, TypeError) as error:
-            raise LockConfigError(f"singleton_lock_url: {self.shown!r} cannot be read: {_harmless(error)}") from None
-
-    def connection(self) -> AbstractConnection:
-        """A connection of redis-py, not opened yet, that tries nothing twice."""
-        return self._kind(**self._options, retry=Retry(NoBackoff(), 0))
-
-
-def _harmless(error: Exception) -> str:
-    # A TypeError names an unknown query option; a ValueError may repeat a part of the URL that holds the password.
-    text = str(error)
-    if isinstance(error, TypeError):
-        return text.rpartition("() ")[2]
-    return text if text == "the database must be a number" else "host, port, database or an option is malformed"
 
 
 class Link:
     """One connection. redis-py has a timeout per connection; here each operation brings its own."""
 
     def __init__(self, address: Address) -> None:
-        # Any: its socket is not in redis-py's public types, and has to be touched for a timeout per operation.
-        self._connection: Any = address.connection()
-        self._seconds = 0.0
+        self._address = address
+        # Any: its socket is not in redis-py's public types, and has to be told the bound of each operation.
+        self._connection: Any = None
         self.owed = 0  # replies that have not come yet
 
-    def fileno(self) -> int:
-        """The socket, to be waited on."""
-        return int(self._connection._sock.fileno())
+    def socket(self) -> Any:
+        """The connected socket, without a bound, for who waits on several at once."""
+        return self._connection._sock.raw
 
     @property
     def connected(self) -> bool:
         """Whether there is a socket."""
-        return self._connection._sock is not None
-
-    def has_data(self) -> bool:
-        """Whether a reply, or the end of the connection, can be read now."""
-        return bool(select.select([self.fileno()], [], [], 0)[0])
+        return self._connection is not None and self._connection._sock is not None
 
     def connect(self, seconds: float) -> None:
-        """Open it and log in. Raises RedisError."""
-        self._bound(seconds)
-        self._connection.connect()
-        self._seconds = 0.0  # a new socket: redis-py has set its own idea of a timeout
+        """Find the server, open the connection and log in, all within ``seconds``. Raises RedisError."""
+        end = now() + seconds
+        self._connection = self._address.locate(seconds).connection()
+        self._connection.deadline = end
+        try:
+            self._connection.connect()
+        except UnicodeError:  # a host's name that cannot be one
+            raise RedisConnectionError("the host's name cannot be resolved") from None
+        if self._address.login:
+            try:
+                self._log_in(end)
+            except RedisError:
+                self.close()  # not logged in, or at another database: of no use
+                raise
+
+    def _log_in(self, end: float) -> None:
+        login = self._address.login
+        self._bound(end - now())
+        sock = self._connection._sock
+        try:
+            sock.sendall(b"".join([request.packed() for request in login]))
+        except TimeoutError:
+            raise RedisTimeoutError("no time left to log in") from None
+        except OSError as error:
+            raise RedisConnectionError(f"Error while logging in: {_told(sock, error)}") from error
+        self.owed += len(login)
+        for request, reply in zip(login, self.receive(end - now()), strict=True):
+            if isinstance(reply, ResponseError) and request is not PING:
+                raise reply
+
+    def introduce(self, seconds: float) -> str | None:
+        """Teach the server the scripts, and learn what it calls itself, anew at each start. Raises RedisError.
+
+        Both are of use and neither is needed: a user may not be allowed to.
+        """
+        self.send([INFO, *[script.load for script in SCRIPTS]], seconds)
+        info, *_ = self.receive(seconds)
+        found = re.search(rb"run_id:(\w+)", info) if isinstance(info, bytes) else None
+        return found.group(1).decode() if found else None
 
     def send(self, requests: Sequence[bytes], seconds: float) -> None:
         """Send ``requests``; their replies are owed from now on. Raises RedisError."""
@@ -95,7 +85,10 @@ class Link:
         self._connection.send_packed_command(requests, check_health=False)
 
     def receive(self, seconds: float) -> list[Any]:
-        """Every reply that is owed; a server's error reply is a value. Raises RedisError."""
+        """Every reply that is owed; a server's error reply is a value. Raises RedisError.
+
+        LOADING, and what is wrong with a log-in, are raised: nothing is owed then.
+        """
         self._bound(seconds)
         values: list[Any] = []
         read = self._connection.read_response
@@ -104,10 +97,13 @@ class Link:
                 values.append(read(disconnect_on_error=False))
             except ResponseError as error:
                 values.append(error)
+            except NOT_CARRIED_OUT:
+                self.close()  # redis-py's own parser would read the same reply again
+                raise
             self.owed -= 1
         return values
 
-    def exchange(self, commands: Sequence[Command], seconds: float) -> list[Any]:
+    def exchange(self, commands: Sequence[Request], seconds: float) -> list[Any]:
         """Send ``commands`` and receive their replies within ``seconds``. Raises RedisError."""
         end = now() + seconds
         if not self.connected:
@@ -122,16 +118,18 @@ class Link:
                 values[index] = value
         return values
 
-    def close(self, behind: Callable[[], Command] | None = None) -> None:
+    def close(self, behind: Callable[[], Request] | None = None) -> None:
         """Close the connection; where a reply is owed, send ``behind`` after its request first.
 
         The server reads them in order, even if it does so much later.
         """
+        if self._connection is None:
+            return
         sock = self._connection._sock
         if self.owed and behind is not None and sock is not None:
             try:
-                sock.settimeout(0)
-                sock.sendall(behind().packed())
+                sock.begin(0.01)  # it fits into the buffer, or does not go
+                sock.sendall(behind().packed(by_text=True))  # the server may not know the script
             except OSError:
                 pass  # then the lease's end frees what was taken
         self.owed = 0
@@ -140,21 +138,19 @@ class Link:
     def _bound(self, seconds: float) -> None:
         if seconds <= 0:
             raise RedisTimeoutError("no time left")
-        if seconds != self._seconds:
-            self._seconds = seconds
-            connection = self._connection
-            connection.socket_timeout = connection.socket_connect_timeout = seconds
-            if connection._sock is not None:
-                connection._sock.settimeout(seconds)
+        self._connection._sock.begin(seconds)
+
+
+def _told(sock: Any, error: OSError) -> OSError:
+    """Why the server hung up: one that turns a certificate down says it just before."""
+    try:
+        sock.recv(1)
+    except OSError as reason:
+        error.__cause__ = reason
+        return reason
+    return error
 
 
 def unknown_scripts(values: Sequence[Any]) -> list[int]:
     """Which replies say that the server has forgotten a script: after a restart, a failover, a SCRIPT FLUSH."""
     return [index for index, value in enumerate(values) if isinstance(value, NoScriptError)]
-
-
-def unavailable(error: RedisError) -> StoreUnavailable:
-    """What a driver's error, or a server's error reply, means for a lock."""
-    denied = isinstance(error, (AuthenticationError, AuthorizationError, NoPermissionError))
-    text = str(error).partition(", with args")[0]  # a server may repeat the command's arguments there
-    return StoreUnavailable(f"{type(error).__name__}: {text[:200]}", denied)

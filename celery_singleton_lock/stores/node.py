@@ -3,28 +3,45 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from redis.exceptions import RedisError
 
 from ..clock import now
 from ..errors import StoreUnavailable
-from .link import Address, Link, unavailable
+from .address import Address
+from .link import Link, unknown_scripts
 from .links import forget_in_children
+from .refusal import unavailable
+from .script import COPY, RELEASE, Request
+from .stream import Stream
 
 #: Seconds after a failed connect before the next one: a dead server costs one thread now and then, not one a call.
 PAUSE = 0.5
-#: Seconds that a connection may owe a reply before it is given up. Any lease asked for on it is over by then.
+#: Seconds that a connection may owe a reply before it is given up.
 PATIENCE = 300.0
 #: Connections that may owe a reply at the same time: a server that answers late is not asked without end.
 MOST_PARKED = 64
+#: Releases that may wait for a connection, the newest of them.
+MOST_LEFT = 256
+#: How many parked connections a call looks at: one whose reply never comes must neither hide the others nor cost much.
+LOOKS = 4
 
 
 class _Parked(NamedTuple):
-    link: Link
-    tokens: frozenset[str]
+    stream: Stream
+    token: str | None
+    last: Sequence[Request]  # what was sent on it last
     since: float
+
+    def undone(self) -> list[Request]:
+        """The releases that the server could not carry out, since it has forgotten its scripts."""
+        if not self.last:
+            return []
+        unknown = unknown_scripts(self.stream.values[-len(self.last) :])
+        return [self.last[place] for place in unknown if getattr(self.last[place], "script", None) in (RELEASE, COPY)]
 
 
 class Node:
@@ -34,104 +51,173 @@ class Node:
     reply has been counted off, only a request of the same owner token may follow on it.
     """
 
-    def __init__(self, address: Address, timeout: float) -> None:
+    def __init__(self, address: Address, timeout: float, servers: dict[int, str] | None = None) -> None:
+        """``servers``: shared by the nodes of a store where each has a vote, each server's own id by node."""
         self.address = address
         self._timeout = timeout
+        self._servers = {} if servers is None else servers
         self._reset()
         forget_in_children(self)
 
     def _reset(self) -> None:
         self._lock = threading.Lock()
-        self._idle: list[Link] = []
-        self._parked: list[_Parked] = []
+        self._idle: list[Stream] = []
+        self._parked: deque[_Parked] = deque()
+        self._left: deque[tuple[float, Sequence[Request]]] = deque(maxlen=MOST_LEFT)
         self._connecting = False
         self._not_before = 0.0
         self._error = StoreUnavailable(f"{self.address.shown}: not connected yet")
 
-    def take(self, token: str | None = None) -> Link | None:
-        """A connected link, or None. One that owes ``token``'s own reply is the first choice: what follows on it is
-        read after that."""
+    def take(self, token: str | None = None) -> Stream | None:
+        """A connection, or None. One that owes ``token``'s own reply is the first choice: what follows on it is
+        carried out after that request, however late."""
         with self._lock:
-            own = self._settle(token)
-            if own is not None:
-                return own
+            if self._parked:
+                own = self._own(token) if token is not None else None
+                if own is not None:
+                    return own
+                self._settle()
             return self._idle.pop() if self._idle else None
 
-    def _settle(self, token: str | None) -> Link | None:
-        """Count off the replies that have come, and find ``token``'s own link."""
-        own: Link | None = None
-        waiting: list[_Parked] = []
-        for parked in self._parked:
-            if own is None and token in parked.tokens:
-                own = parked.link
-            elif parked.link.has_data():
-                self._count_off(parked.link)
+    def _own(self, token: str) -> Stream | None:
+        for place, parked in enumerate(self._parked):
+            if parked.token == token:
+                del self._parked[place]
+                return parked.stream
+        return None
+
+    def _settle(self) -> None:
+        """Count off the replies that have come. An entry leaves the queue before its connection goes elsewhere: an
+        interrupted call may lose a connection, never have two callers share one."""
+        for _ in range(min(len(self._parked), LOOKS)):
+            parked = self._parked[0]
+            stream = parked.stream
+            try:
+                settled = stream.pull()
+                if settled and (again := parked.undone()):
+                    stream.send(b"".join([command.packed(by_text=True) for command in again]), len(again))
+                    settled = False
+            except RedisError:
+                self._parked.popleft()
+                stream.close()
+                continue
+            if settled:
+                self._parked.popleft()
+                self._rest(stream)
             elif now() - parked.since > PATIENCE:
-                parked.link.close()
+                self._parked.popleft()
+                stream.close()
             else:
-                waiting.append(parked)
-        self._parked = waiting
-        return own
+                self._parked.rotate(-1)
 
-    def _count_off(self, link: Link) -> None:
+    def _rest(self, stream: Stream) -> None:
+        """``stream`` owes nothing: it carries what was left here, or is idle."""
+        stream.values = []
+        left: list[Request] = []
+        while self._left and len(left) < LOOKS * 8:
+            until, commands = self._left.popleft()
+            if until > now():
+                left += commands
+        if not left:
+            self._idle.append(stream)
+            return
         try:
-            link.receive(0.05)
+            stream.send(b"".join([command.packed() for command in left]), len(left))
         except RedisError:
-            link.close()
+            stream.close()
+            return
+        if stream.sound:
+            self._parked.append(_Parked(stream, None, left, now()))
         else:
-            self._idle.append(link)
+            stream.close()
 
-    def give(self, link: Link, tokens: Iterable[str]) -> None:
-        """Take a link back, with what it may owe for ``tokens``."""
+    def leave(self, commands: Sequence[Request], until: float) -> None:
+        """Have ``commands`` sent on the next connection that is free, unless that comes after ``until``.
+
+        A call that frees a lock must not wait for one, and must not forget a server either.
+        """
         with self._lock:
-            if link.owed:
-                self._parked.append(_Parked(link, frozenset(tokens), now()))
+            self._left.append((until, commands))
+            if self._idle:
+                self._rest(self._idle.pop())
+
+    def give(self, stream: Stream, token: str | None = None, last: Sequence[Request] = ()) -> bool:
+        """Take a connection back, with what it may owe: ``last`` for ``token``. False where it had to be closed."""
+        if not stream.sound:  # a request sent by halves, or a reply of which a part is lost
+            stream.close()
+            return False
+        with self._lock:
+            if stream.owed:
+                self._parked.append(_Parked(stream, token, last, now()))
             else:
-                self._idle.append(link)
+                self._rest(stream)
+        return True
 
     def drop_idle(self) -> None:
-        """One link broke: the idle ones are most likely as dead."""
+        """One connection broke: the idle ones are most likely as dead."""
         with self._lock:
             idle, self._idle = self._idle, []
-        for link in idle:
-            link.close()
+        for stream in idle:
+            stream.close()
 
     def connect_soon(self) -> StoreUnavailable | None:
         """Open a connection in the background, one at a time. Returns why that is of no use now, or None."""
         with self._lock:
-            if len(self._parked) >= MOST_PARKED:
-                return StoreUnavailable(f"{self.address.shown}: too many replies are outstanding")
             if self._connecting:
                 return None
             if now() < self._not_before:
-                return self._error
+                return StoreUnavailable(*self._error.args)  # anew: one that is raised again keeps every traceback
+            if len(self._parked) >= MOST_PARKED:
+                return StoreUnavailable(f"{self.address.shown}: too many replies are outstanding")
             self._connecting = True
-        threading.Thread(target=self._connect, name="singleton-lock-connect", daemon=True).start()
+        try:
+            threading.Thread(target=self._connect, name="singleton-lock-connect", daemon=True).start()
+        except BaseException:
+            self._connecting = False
+            raise
         return None
 
     def _connect(self) -> None:
         link = Link(self.address)
         try:
             link.connect(self._timeout)
-        except RedisError as error:
+            self._recognise(link.introduce(self._timeout))
+            stream = Stream(link)
+        except Exception as error:  # not a driver's alone: a host name may be malformed, say
             link.close()
-            with self._lock:
-                found = unavailable(error)
-                self._error = StoreUnavailable(f"{self.address.shown}: {found.reason}", found.denied)
-                self._not_before = now() + PAUSE
-                self._connecting = False
+            if isinstance(error, RedisError):
+                error = unavailable(error)
+            found = error if isinstance(error, StoreUnavailable) else StoreUnavailable(type(error).__name__)
+            self._connected(StoreUnavailable(f"{self.address.shown}: {found.reason}", found.denied))
         else:
-            with self._lock:
-                self._idle.append(link)
-                self._connecting = False
+            self._connected(stream)
+
+    def _recognise(self, server: str | None) -> None:
+        """Refuse a server that is another node already, under another name: its vote would count twice."""
+        if server is None:
+            return
+        with self._lock:
+            self._servers.pop(id(self), None)
+            if server in self._servers.values():
+                raise StoreUnavailable("it stands in singleton_lock_url twice; its vote counts once", denied=True)
+            self._servers[id(self)] = server
+
+    def _connected(self, found: Stream | StoreUnavailable) -> None:
+        with self._lock:
+            if isinstance(found, Stream):
+                self._rest(found)
+            else:
+                self._error = found
+                self._not_before = now() + PAUSE
+            self._connecting = False
 
     def close(self) -> None:
         """Close every connection."""
         self.drop_idle()
         with self._lock:
-            parked, self._parked = self._parked, []
+            parked, self._parked = self._parked, deque()
         for entry in parked:
-            entry.link.close()
+            entry.stream.close()
 
     def forget(self) -> None:
         """In a forked child: the connections are the parent's."""

@@ -7,76 +7,37 @@ agreed by the same majority, late requests are undone on their own connections, 
 from __future__ import annotations
 
 import time
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+
+from redis.exceptions import RedisError
 
 from ..clock import now
 from ..errors import StoreUnavailable
 from ..keys import Names
 from ..protocol import Answer, Ask, Granted, Hold, Recorded, Split, Taken, Write, call_timeout
 from . import commands
+from .address import Address
 from .fanout import FanOut, Reply
-from .link import Address
 from .node import Node
-from .script import Command
+from .refusal import unavailable
+from .script import Request
+from .votes import Tally, Votes
 
 
-class Votes:
-    """The replies to one round of acquires, counted. ``majority``: how many servers decide."""
+class _Attempt:
+    """One token's try for one lock."""
 
-    def __init__(self, majority: int, replies: dict[int, Reply], asked: int) -> None:
-        self.majority = majority
-        self.granted: dict[int, int] = {}
-        self.taken: list[Taken] = []
-        self.recorded: list[Recorded] = []
-        self.errors: list[StoreUnavailable] = []
-        for index, reply in replies.items():
-            self._count(index, reply)
-        self.unknown = asked - len(self.granted) - len(self.taken) - len(self.recorded)
+    def __init__(self, ask: Ask, start: float, end: float, fence: int) -> None:
+        self.ask = ask
+        self.start = start
+        self.end = end
+        self.fence = fence
+        self.doubtful = False  # a request may still be carried out, on a connection that is gone
+        self.asked: set[int] = set()
 
-    def _count(self, index: int, reply: Reply) -> None:
-        try:
-            if isinstance(reply, StoreUnavailable):
-                raise reply
-            answer = commands.answer(reply[0])
-        except StoreUnavailable as error:
-            self.errors.append(error)
-            return
-        if isinstance(answer, Granted):
-            self.granted[index] = answer.fence
-        elif isinstance(answer, Taken):
-            self.taken.append(answer)
-        elif isinstance(answer, Recorded):
-            self.recorded.append(answer)
-
-    @property
-    def answered(self) -> int:
-        """How many servers gave an answer that counts."""
-        return len(self.granted) + len(self.taken) + len(self.recorded)
-
-    @property
-    def won(self) -> bool:
-        """Whether a majority granted the lock."""
-        return len(self.granted) >= self.majority
-
-    def agreed(self, fence: int) -> bool:
-        """Whether a majority granted it with this very fence."""
-        return sum(found == fence for found in self.granted.values()) >= self.majority
-
-    def holder(self) -> Taken | None:
-        """The one owner that a majority names; None where nobody has one."""
-        if not self.taken:
-            return None
-        token, count = Counter(taken.token for taken in self.taken).most_common(1)[0]
-        if count < self.majority:
-            return None
-        return next(taken for taken in self.taken if taken.token == token)._replace(remaining=self._until_free())
-
-    def _until_free(self) -> float | None:
-        free = self.unknown + len(self.granted)
-        ends = sorted(float("inf") if taken.remaining is None else taken.remaining for taken in self.taken)
-        end = ends[max(0, self.majority - free - 1)]
-        return None if end == float("inf") else end
+    def hold(self) -> Hold:
+        """What has to be undone."""
+        return Hold(self.ask.names, self.ask.token, self.fence, self.ask.ttl)
 
 
 class QuorumStore:
@@ -89,10 +50,10 @@ class QuorumStore:
     ) -> None:
         self.prefix = prefix
         self.timeout = timeout
-        self.nodes = [Node(Address(url), timeout) for url in urls]
+        servers: dict[int, str] = {}
+        self.nodes = [Node(Address(url), timeout, servers) for url in urls]
         self.majority = len(urls) // 2 + 1
         self._wall = wall
-        self._doubtful: dict[str, set[int]] = {}  # by token: where a request may still be carried out
 
     def __repr__(self) -> str:
         return f"<QuorumStore {', '.join(node.address.shown for node in self.nodes)}>"
@@ -100,127 +61,145 @@ class QuorumStore:
     def acquire(self, ask: Ask) -> Answer:
         """See `Store.acquire`. A token is asked with once: whoever is answered `Split` comes back with another."""
         start = now()
-        end = start + min(self.timeout, ask.bound)
+        attempt = _Attempt(ask, start, start + min(self.timeout, ask.bound), int(self._wall() * 1_000_000))
         try:
-            return self._acquire(ask, start, end)
+            votes = self._ask(attempt)
+            if votes.recorded:
+                return self._copied(attempt, max(votes.recorded, key=lambda record: record.fence))
+            if votes.won and not votes.agreed(attempt.fence):
+                attempt.fence = votes.highest(attempt.fence)
+                votes = self._ask(attempt, last=True)
         except BaseException:  # a time limit, say: whatever was granted meanwhile is given back
-            self._undo(ask, 0, end)
+            attempt.doubtful = True
+            self._undo(attempt, None)
             raise
-
-    def _acquire(self, ask: Ask, start: float, end: float) -> Answer:
-        fence = int(self._wall() * 1_000_000)
-        votes = self._ask(ask, fence, end)
-        if votes.recorded:
-            self._undo(ask, fence, end)
-            return self._copied(ask, max(votes.recorded, key=lambda record: record.fence), end)
-        highest = max([fence, *votes.granted.values()])
-        if votes.won and not votes.agreed(fence):
-            fence = highest
-            votes = self._ask(ask, fence, end)  # the last round: it agrees, or the attempt is undone
-        if votes.won and votes.agreed(fence):
-            return Granted(fence, bool(self._doubtful.get(ask.token)))
-        self._undo(ask, highest, end)
+        if votes.agreed(attempt.fence):
+            return Granted(attempt.fence, attempt.doubtful)
+        attempt.fence = votes.highest(attempt.fence)
+        self._undo(attempt, votes)
         holder = votes.holder()
         if holder is not None:
             return holder
-        if not votes.won and len(votes.granted) + votes.unknown >= self.majority:
-            raise self._unreachable(votes)
+        if not votes.won and votes.winnable:
+            raise self._unreachable("answered", votes.answered, votes.errors)
         return Split(now() - start)
 
-    def _ask(self, ask: Ask, fence: int, end: float) -> Votes:
-        command = commands.acquire(ask, fence)
+    def _ask(self, attempt: _Attempt, last: bool = False) -> Votes:
+        votes = Votes(self.majority, len(self.nodes))
+        fence = attempt.fence
 
-        def enough(replies: dict[int, Reply]) -> bool:
-            votes = Votes(self.majority, replies, len(self.nodes))
+        def count(index: int, reply: Reply) -> bool:
+            votes.count(index, reply)
             if votes.recorded:
                 return votes.answered >= self.majority
-            return votes.agreed(fence) or votes.won or votes.holder() is not None
+            if last:
+                return votes.agreed(fence) or not votes.agreeable(fence)
+            return votes.won or votes.holder() is not None
 
-        flight = FanOut(self.nodes, [[command]] * len(self.nodes), [ask.token])
-        try:
-            flight.run(end, enough)
-        finally:
-            # A reply that is only late is owed on a link that the token's next request takes first. A broken
-            # connection leaves the request in doubt: a server may carry it out after everything that follows.
-            if flight.doubtful:
-                self._doubtful.setdefault(ask.token, set()).update(flight.doubtful)
-        return Votes(self.majority, flight.replies, len(self.nodes))
+        flight = FanOut(self.nodes, self._all(commands.acquire(attempt.ask, fence)), attempt.ask.token)
+        flight.run(attempt.end, count)
+        # A reply that is only late is owed on a connection that the token's next request takes first. On a broken
+        # one the request is in doubt: a server may carry it out after everything that follows.
+        attempt.doubtful = attempt.doubtful or flight.doubtful
+        attempt.asked |= flight.asked
+        votes.errors += flight.missing()
+        return votes
 
-    def _unreachable(self, votes: Votes) -> StoreUnavailable:
-        reasons = "; ".join(error.reason for error in votes.errors)
-        text = f"{votes.answered} of {len(self.nodes)} servers answered, {self.majority} are needed: {reasons}"
-        return StoreUnavailable(text, any(error.denied for error in votes.errors))
+    def _unreachable(self, verb: str, answered: int, errors: Iterable[StoreUnavailable]) -> StoreUnavailable:
+        errors = list(errors)
+        reasons = "; ".join(error.reason for error in errors)
+        text = f"{answered} of {len(self.nodes)} servers {verb}, {self.majority} are needed: {reasons}"
+        return StoreUnavailable(text, any(error.denied for error in errors))
 
-    def _copied(self, ask: Ask, record: Recorded, end: float) -> Recorded:
+    def _undo(self, attempt: _Attempt, votes: Votes | None) -> None:
+        """Send the undo wherever the lock may have been taken; wait only for those that said so."""
+        granted = set() if votes is None else set(votes.granted)
+        where = attempt.asked
+        if votes is None:
+            where = set(range(len(self.nodes)))
+        elif not attempt.doubtful:
+            where = where - set(votes.taken)
+        if not where:
+            return
+        command = commands.release(attempt.hold(), unanswered=attempt.doubtful, raise_fence=True)
+
+        def count(index: int, reply: Reply) -> bool:
+            granted.discard(index)
+            return not granted
+
+        flight = FanOut(self.nodes, self._all(command), attempt.ask.token, where, now() + attempt.ask.ttl)
+        flight.run(attempt.end if granted else now(), count)
+
+    def _copied(self, attempt: _Attempt, record: Recorded) -> Recorded:
         """One server's record is proof; it is answered once a majority has it, so that no later asker misses it."""
+        ask = attempt.ask
         assert ask.record_id is not None
-        write = Write(ask.record_id, record.rank, record.body, max(record.ttl, 0.001))
-        self._release(Hold(ask.names, ask.token, record.fence, ask.ttl), end, write=write)
+        undo = commands.release(attempt.hold(), unanswered=attempt.doubtful, raise_fence=True)
+        written = self._count_ones(
+            [undo, commands.copy(ask.names, record, ask.record_id)], ask.token, attempt.end, ask.ttl
+        )
+        if isinstance(written, StoreUnavailable):
+            raise written
         return record
 
-    def _undo(self, ask: Ask, fence: int, end: float) -> None:
-        try:
-            self._release(Hold(ask.names, ask.token, fence, ask.ttl), max(end, now() + 0.01))
-        except StoreUnavailable:
-            pass  # what could not be undone ends with its ttl
+    def _count_ones(self, requests: Sequence[Request], token: str, end: float, ttl: float) -> int | StoreUnavailable:
+        """How many servers answered 1 to the last of ``requests``, of the majority that answered at all.
+
+        The others get them, too, as soon as they have a connection, while the lock may still be there.
+        """
+        ones = 0
+        answered = 0
+        errors: list[StoreUnavailable] = []
+
+        def count(index: int, reply: Reply) -> bool:
+            nonlocal ones, answered
+            if isinstance(reply, StoreUnavailable):
+                errors.append(reply)
+            elif isinstance(reply[-1], RedisError):
+                errors.append(unavailable(reply[-1]))
+            else:
+                answered += 1
+                ones += reply[-1] == 1
+            return answered >= self.majority
+
+        flight = FanOut(self.nodes, self._all(*requests), token, until=now() + ttl)
+        flight.run(end, count)
+        if answered < self.majority:
+            return self._unreachable("carried it out", answered, errors + flight.missing())
+        return ones
 
     def renew(self, holds: Sequence[Hold], timeout: float) -> list[bool | None]:
         """See `Store.renew`. A node that has lost its memory is set again."""
-        batch = [commands.renew(hold, again=True) for hold in holds]
-
-        def verdicts(replies: dict[int, Reply]) -> list[bool | None]:
-            yes = [0] * len(holds)
-            no = [0] * len(holds)
-            for reply in replies.values():
-                if not isinstance(reply, StoreUnavailable):
-                    for place, value in enumerate(reply):
-                        yes[place] += value == 1
-                        no[place] += value == 0
-            return [
-                True if yes[place] >= self.majority else False if no[place] >= self.majority else None
-                for place in range(len(holds))
-            ]
-
-        flight = FanOut(self.nodes, [batch] * len(self.nodes), [hold.token for hold in holds])
-        return verdicts(flight.run(now() + timeout, lambda found: None not in verdicts(found)))
+        tally = Tally(self.majority, len(holds))
+        # No token: nothing needs to follow behind a renewal, since a release raises the fence past it.
+        flight = FanOut(self.nodes, self._all(*[commands.renew(hold, again=True) for hold in holds]))
+        flight.run(now() + timeout, lambda index, reply: tally.count(reply))
+        return tally.verdicts()
 
     def release(self, hold: Hold, *, rest: float = 0.0, write: Write | None = None, unanswered: bool = False) -> bool:
         """See `Store.release`."""
-        return self._release(hold, now() + call_timeout(self.timeout, hold.ttl), rest, write)
-
-    def _release(self, hold: Hold, end: float, rest: float = 0.0, write: Write | None = None) -> bool:
-        doubtful = self._doubtful.pop(hold.token, set())
-
-        def command(index: int) -> Command:
-            return commands.release(hold, rest, write, unanswered=index in doubtful, raise_fence=hold.fence > 0)
-
-        def enough(replies: dict[int, Reply]) -> bool:
-            return sum(not isinstance(reply, StoreUnavailable) for reply in replies.values()) >= self.majority
-
-        flight = FanOut(self.nodes, [[command(index)] for index in range(len(self.nodes))], [hold.token])
-        replies = flight.run(end, enough)
-        if not enough(replies):
-            errors = [reply.reason for reply in replies.values() if isinstance(reply, StoreUnavailable)]
-            raise StoreUnavailable(f"too few servers answered a release: {'; '.join(errors)}")
-        held = sum(reply == [1] for reply in replies.values())
-        return held >= self.majority
+        command = commands.release(hold, rest, write, unanswered, raise_fence=hold.fence > 0)
+        held = self._count_ones([command], hold.token, now() + call_timeout(self.timeout, hold.ttl), hold.ttl)
+        if isinstance(held, StoreUnavailable):
+            raise held
+        return 2 * held > self.majority  # of the first to answer: one of them may have lost its memory
 
     def peek(self, names: Names) -> Taken | None:
         """See `Store.peek`."""
-        end = now() + self.timeout
+        votes = Votes(self.majority, len(self.nodes))
 
-        def enough(replies: dict[int, Reply]) -> bool:
-            votes = Votes(self.majority, replies, len(self.nodes))
-            free = len(replies) - len(votes.taken) - len(votes.errors)
-            return votes.holder() is not None or free >= self.majority
+        def count(index: int, reply: Reply) -> bool:
+            votes.count(index, reply)
+            return votes.holder() is not None or votes.free >= self.majority
 
-        flight = FanOut(self.nodes, [[commands.peek(names)]] * len(self.nodes), [])
-        replies = flight.run(end, enough)
-        votes = Votes(self.majority, replies, len(self.nodes))
-        holder = votes.holder()
-        if holder is not None or len(replies) - len(votes.errors) >= self.majority:
-            return holder
-        raise self._unreachable(votes)
+        flight = FanOut(self.nodes, self._all(commands.peek(names)))
+        flight.run(now() + self.timeout, count)
+        if votes.answered < self.majority:
+            raise self._unreachable("answered", votes.answered, votes.errors + flight.missing())
+        return votes.holder()
+
+    def _all(self, *batch: Request) -> list[tuple[Request, ...]]:
+        return [batch] * len(self.nodes)
 
     def close(self) -> None:
         """See `Store.close`."""

@@ -5,7 +5,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from importlib.resources import files
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
+
+
+class Request(Protocol):
+    """What can be sent. ``by_text``: the server does not know the script yet."""
+
+    def packed(self, *, by_text: bool = False) -> bytes:
+        """The request's bytes."""
+        ...
 
 
 class Script:
@@ -15,6 +23,7 @@ class Script:
         text = files(__package__).joinpath("lua").joinpath(f"{verb}.lua").read_bytes()
         sha = hashlib.sha1(text, usedforsecurity=False).hexdigest().encode()
         self.by_sha, self.by_text = _pack(b"EVALSHA", sha), _pack(b"EVAL", text)
+        self.load = b"*3\r\n" + _pack(b"SCRIPT", b"LOAD", text)  # a whole request
 
     def __call__(self, keys: Sequence[str], *args: str | bytes | int) -> Command:
         """The command that runs the verb on ``keys``."""
@@ -33,6 +42,21 @@ class Command(NamedTuple):
         return b"*%d\r\n%b%b" % (self.size, self.script.by_text if by_text else self.script.by_sha, self.arguments)
 
 
+class Plain(NamedTuple):
+    """A command of the server's own."""
+
+    request: bytes
+
+    def packed(self, *, by_text: bool = False) -> bytes:
+        """The request's bytes."""
+        return self.request
+
+
+def plain(*args: str | int) -> Plain:
+    """The command of these words."""
+    return Plain(b"*%d\r\n%b" % (len(args), _pack(*args)))
+
+
 _FORMS = [b"$%d\r\n%b\r\n" * count for count in range(24)]
 
 
@@ -44,4 +68,6 @@ def _pack(*args: str | bytes | int) -> bytes:
     return _FORMS[len(args)] % tuple(flat)
 
 
-ACQUIRE, RENEW, RELEASE, PEEK = map(Script, ("acquire", "renew", "release", "peek"))
+INFO = b"*2\r\n" + _pack(b"INFO", b"server")
+SCRIPTS = (*map(Script, ("acquire", "renew", "release", "peek", "copy", "mark")),)
+ACQUIRE, RENEW, RELEASE, PEEK, COPY, MARK = SCRIPTS

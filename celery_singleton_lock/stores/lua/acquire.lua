@@ -6,7 +6,7 @@
 -- KEYS[5] record   string  "<rank>:<fence>:<body>"; absent where no record is asked for
 -- ARGV 1 token, 2 holder (JSON, its task id first), 3 ttl (ms), 4 fence ttl (ms), 5 resource, 6 rank,
 --      7 the least fence: the client's proposal, or 0 for the server's time (us)
--- Answers {"granted", fence} | {"taken", lock, ms left} | {"recorded", record, ms left}
+-- Answers the fence, where it is granted | {"taken", lock, ms left} | {"recorded", record, ms left}
 local got = redis.call("MGET", KEYS[1], KEYS[2], KEYS[3], KEYS[5] or KEYS[1])
 local lock, last, refused, record = got[1], got[2], got[3], KEYS[5] and got[4]
 local state, token, fence, holder
@@ -17,8 +17,9 @@ if not mine then
   if rank and tonumber(rank) >= tonumber(ARGV[6]) then return {"recorded", record, redis.call("PTTL", KEYS[5])} end
   local own = false -- a resting resource is taken over by its own task: its next attempt need not wait for itself
   if state == "r" then
+    local read, theirs = pcall(cjson.decode, holder)
     local task_id = cjson.decode(ARGV[2])[1]
-    own = task_id ~= cjson.null and task_id == cjson.decode(holder)[1]
+    own = task_id ~= cjson.null and read and type(theirs) == "table" and task_id == theirs[1]
   end
   if (lock and not own) or refused then return {"taken", lock or "", redis.call("PTTL", KEYS[1])} end
 end
@@ -33,8 +34,11 @@ else
   if time[2] % 16 == 0 then redis.call("ZREMRANGEBYSCORE", KEYS[4], "-inf", ms) end -- a sweep, now and then
 end
 fence = string.format("%.0f", least) -- not tostring(): it cuts a time in microseconds to 14 digits
-redis.call("SET", KEYS[1], "h:" .. ARGV[1] .. ":" .. fence .. ":" .. ARGV[2], "PX", ARGV[3])
+local value = "h:" .. ARGV[1] .. ":" .. fence .. ":" .. ARGV[2]
+if not redis.call("SET", KEYS[1], value, "PX", ARGV[3], lock and "XX" or "NX") then -- a key of another type is there
+  return {"taken", "", redis.call("PTTL", KEYS[1])}
+end
 redis.call("SET", KEYS[2], string.format("%.0f", math.max(last or 0, least)), "PX", ARGV[4])
 redis.call("ZADD", KEYS[4], ms + ARGV[3], ARGV[5])
 if redis.call("PTTL", KEYS[4]) < tonumber(ARGV[3]) then redis.call("PEXPIRE", KEYS[4], ARGV[3]) end
-return {"granted", fence}
+return fence

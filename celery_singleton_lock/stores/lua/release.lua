@@ -1,4 +1,4 @@
--- Writes the record, then frees the lock or lets it rest; only by the token that holds it. Also the undo of an acquire.
+-- Frees the lock or lets it rest, only by the token that holds it, and writes the record. Also the undo of an acquire.
 -- KEYS[1] lock     string  "<h or r>:<token>:<fence>:<holder>"
 -- KEYS[2] fence    string  the last fencing token, decimal
 -- KEYS[3] refused  string  set where the token must take nothing any more
@@ -11,6 +11,16 @@
 local got = redis.call("MGET", KEYS[1], KEYS[2])
 local lock, last = got[1], tonumber(got[2] or 0)
 local mine = lock and string.sub(lock, 3, #ARGV[1] + 2) == ARGV[1]
+-- The lock first: a full server refuses a SET, but not in a script that has begun with what frees memory.
+if mine and ARGV[3] == "0" then
+  redis.call("DEL", KEYS[1])
+  redis.call("ZREM", KEYS[4], ARGV[5])
+elseif mine then
+  redis.call("PEXPIRE", KEYS[1], ARGV[3])
+  redis.call("SET", KEYS[1], "r" .. string.sub(lock, 2), "PX", ARGV[3])
+  local time = redis.call("TIME")
+  redis.call("ZADD", KEYS[4], time[1] * 1000 + math.floor(time[2] / 1000) + ARGV[3], ARGV[5])
+end
 if KEYS[5] and (mine or last <= tonumber(ARGV[2])) then -- else a newer owner's record stands
   redis.call("SET", KEYS[5], ARGV[7], "PX", ARGV[8])
 end
@@ -18,13 +28,4 @@ if ARGV[4] ~= "0" then redis.call("SET", KEYS[3], "", "PX", ARGV[4]) end
 if ARGV[6] ~= "0" and last <= tonumber(ARGV[2]) then -- a renewal that comes after this must not set the lock again
   redis.call("SET", KEYS[2], string.format("%.0f", ARGV[2] + 1), "PX", ARGV[6])
 end
-if not mine then return 0 end
-if ARGV[3] == "0" then
-  redis.call("DEL", KEYS[1])
-  redis.call("ZREM", KEYS[4], ARGV[5])
-else
-  redis.call("SET", KEYS[1], "r" .. string.sub(lock, 2), "PX", ARGV[3])
-  local time = redis.call("TIME")
-  redis.call("ZADD", KEYS[4], time[1] * 1000 + math.floor(time[2] / 1000) + ARGV[3], ARGV[5])
-end
-return 1
+return mine and 1 or 0

@@ -11,13 +11,15 @@ import time
 from typing import Any, NoReturn
 
 import redis
-from celery import Celery, Task
+from celery import Task
 from celery.exceptions import SoftTimeLimitExceeded
 from celery.signals import worker_init
 
 from celery_singleton_lock import LeaseLost, current_lease, open_store, signals, single_instance
 
-app = Celery("life", config_source="tests.integration.apps.settings")
+from .private import Private
+
+app = Private("life", config_source="tests.integration.apps.settings")
 app.conf.update(json.loads(os.environ.get("TEST_LIFE_CONF", "{}")))
 notes = redis.Redis.from_url(os.environ["TEST_NOTES_URL"], decode_responses=True, socket_timeout=60)
 

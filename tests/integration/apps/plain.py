@@ -3,9 +3,9 @@
 import os
 import time
 
-from celery import Celery
+from .private import Private
 
-app = Celery("plain", config_source="tests.integration.apps.settings")
+app = Private("plain", config_source="tests.integration.apps.settings")
 
 
 @app.task

@@ -1,0 +1,244 @@
+"""Locks in a cluster: all keys of a resource are in one slot, so that a call goes to one node."""
+
+from __future__ import annotations
+
+import threading
+from binascii import crc_hqx
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from redis.exceptions import AskError, MovedError, RedisError
+
+from ..clock import now
+from ..errors import StoreUnavailable
+from ..keys import Names
+from .address import PORT, Address
+from .fanout import FanOut
+from .link import Link
+from .links import Links, Replies, Then, forget_in_children
+from .node import Node
+from .redis import RedisStore
+from .refusal import unavailable
+from .script import Request, plain
+from .urls import read
+
+SLOTS = 16384
+
+#: Host and port of a node.
+Where = tuple[str, int]
+
+_TOPOLOGY = plain("CLUSTER", "SLOTS")
+_ASKING = plain("ASKING")
+
+
+class ClusterStore(RedisStore):
+    """The store contract on a cluster. Raises `LockConfigError` for a malformed URL; connects on first use."""
+
+    def __init__(self, url: str, *, prefix: str, timeout: float, min_replicas: int = 0) -> None:
+        parsed = read(url)
+        seeds = [
+            Address(parsed._replace(kind="server", hosts=[(host, port or PORT)])).at(host, port or PORT)
+            for host, port in parsed.hosts
+        ]
+        self._set_up(Cluster(seeds, timeout), parsed.shown, prefix, timeout, min_replicas)
+
+
+def slot_of(names: Names) -> int:
+    """The slot of all the keys of a resource: a cluster hashes what the braces of its bucket hold."""
+    return crc_hqx(names.key_id[:2].encode(), 0) % SLOTS
+
+
+class _ByText(NamedTuple):
+    """A request with its script's text: whoever is asked by the way may not know it."""
+
+    request: Request
+
+    def packed(self, *, by_text: bool = False) -> bytes:
+        return self.request.packed(by_text=True)
+
+
+class Cluster:
+    """The way to the nodes of one cluster. Who has which slots is asked of any node, and again when one says MOVED."""
+
+    def __init__(self, seeds: Sequence[Address], timeout: float) -> None:
+        self._seeds = list(seeds)
+        self._timeout = timeout
+        self._links: dict[Where, Links] = {}
+        self._nodes: dict[Where, Node] = {}  # for renewals, which ask several nodes at once
+        self._owners: dict[int, Where] = {}
+        self._stale = True
+        self._doubted: Where | None = None
+        self.forget()
+        forget_in_children(self)
+
+    def forget(self) -> None:
+        """In a forked child: the connections forget for themselves."""
+        self._refreshing = threading.Lock()
+
+    def call(
+        self,
+        names: Names | None,
+        commands: Sequence[Request],
+        seconds: float,
+        behind: Callable[[], Request] | None = None,
+        then: Then | None = None,
+    ) -> Replies:
+        """See `Links.call`. Where the slot has moved the command was not carried out, and follows it once."""
+        assert names is not None
+        end = now() + seconds
+        slot = slot_of(names)
+        where = self._owner(slot, end)
+        unanswered = False
+        for last in (False, True):
+            try:
+                replies = self._links_to(where).call(names, commands, end - now(), behind, then)
+            except StoreUnavailable as error:
+                found = self._instead(where, slot, end) if not last and not error.denied else None
+                if found is None:
+                    raise
+                unanswered = True  # by the node of before
+                where = found
+                continue
+            unanswered = unanswered or replies.unanswered
+            redirect = next((value for value in replies.values if isinstance(value, AskError)), None)
+            if redirect is None or last:
+                return Replies(replies.values, unanswered)
+            where = (redirect.host or where[0], int(redirect.port))
+            if not isinstance(redirect, MovedError):
+                return Replies(self._ask(where, commands, end, behind), unanswered)
+            self._owners[slot] = where
+            self._stale = True
+        raise AssertionError("unreachable")
+
+    def _ask(
+        self, where: Where, commands: Sequence[Request], end: float, behind: Callable[[], Request] | None
+    ) -> list[Any]:
+        """Ask a node that a slot is on its way to."""
+        asked: list[Request] = [part for command in commands for part in (_ASKING, _ByText(command))]
+        return self._links_to(where).call(None, asked, end - now(), behind).values[1::2]
+
+    def call_all(self, commands: Sequence[tuple[Names, Request]], seconds: float) -> list[Any]:
+        """See `Links.call_all`: one batch a node, all nodes at once; those that have moved, once more."""
+        end = now() + seconds
+        replies: list[Any] = [None] * len(commands)
+        places = list(range(len(commands)))
+        for _ in range(2):
+            groups: dict[Where, list[int]] = {}
+            for place in places:
+                groups.setdefault(self._owner(slot_of(commands[place][0]), end), []).append(place)
+            self._round(groups, commands, end, replies)
+            places = [place for place in places if isinstance(replies[place], MovedError)]
+            if not places or now() >= end:
+                break
+            for place in places:
+                moved = replies[place]
+                self._owners[slot_of(commands[place][0])] = (moved.host, int(moved.port))
+            self._stale = True
+        return replies
+
+    def _round(
+        self, groups: dict[Where, list[int]], commands: Sequence[tuple[Names, Request]], end: float, into: list[Any]
+    ) -> None:
+        nodes = [self._node(where) for where in groups]
+        batches = [[commands[place][1] for place in places] for places in groups.values()]
+        flight = FanOut(nodes, batches)
+        flight.run(end, lambda index, reply: len(flight.replies) == len(nodes))
+        silent = StoreUnavailable("no answer in time")
+        for index, (where, places) in enumerate(groups.items()):
+            reply = flight.replies.get(index, silent)
+            if isinstance(reply, StoreUnavailable):
+                self._stale, self._doubted = True, where
+            for place, value in zip(places, reply if isinstance(reply, list) else [reply] * len(places), strict=True):
+                into[place] = value
+
+    def servers(self, seconds: float) -> list[Address]:
+        """The masters."""
+        self._owner(0, now() + seconds)
+        return [self._seeds[0].at(*where) for where in sorted(set(self._owners.values()))]
+
+    def close(self) -> None:
+        """Close what is open."""
+        for links in list(self._links.values()):
+            links.close()
+        for node in list(self._nodes.values()):
+            node.close()
+
+    def _links_to(self, where: Where) -> Links:
+        links = self._links.get(where)
+        if links is None:
+            links = self._links.setdefault(where, Links(self._seeds[0].at(*where)))
+        return links
+
+    def _node(self, where: Where) -> Node:
+        node = self._nodes.get(where)
+        if node is None:
+            node = self._nodes.setdefault(where, Node(self._seeds[0].at(*where), self._timeout))
+        return node
+
+    def _instead(self, where: Where, slot: int, end: float) -> Where | None:
+        """Who has the slot now that ``where`` does not answer; None where nobody else has."""
+        self._stale, self._doubted = True, where
+        if now() >= end:
+            return None
+        try:
+            found = self._owner(slot, end)
+        except StoreUnavailable:
+            return None
+        return found if found != where else None
+
+    def _owner(self, slot: int, end: float) -> Where:
+        if self._stale:
+            self._refresh(end, must=slot not in self._owners)
+        where = self._owners.get(slot)
+        if where is None:
+            raise StoreUnavailable(f"CLUSTERDOWN: no node of the cluster has slot {slot}")
+        return where
+
+    def _refresh(self, end: float, must: bool) -> None:
+        """Learn who has which slot. One thread asks; another waits only where it ``must`` know."""
+        if not self._refreshing.acquire(timeout=max(0.0, end - now()) if must else 0.0):
+            return
+        try:
+            if not self._stale:
+                return
+            error: StoreUnavailable | None = None
+            candidates = self._candidates()
+            for turn, address in enumerate(candidates):
+                try:
+                    owners = self._asked(address, (end - now()) / (len(candidates) - turn + 1))
+                except RedisError as failure:
+                    found = unavailable(failure)
+                    error = error or StoreUnavailable(f"{address.shown}: {found.reason}", found.denied)
+                    continue
+                self._owners = owners
+                self._stale, self._doubted = False, None
+                return
+            if must and error is not None:
+                raise error
+        finally:
+            self._refreshing.release()
+
+    def _candidates(self) -> list[Address]:
+        seeds = {seed.host: seed for seed in self._seeds}
+        known = {where: self._seeds[0].at(*where) for where in dict.fromkeys(self._owners.values())}
+        places = {**known, **seeds}
+        return [places[where] for where in sorted(places, key=lambda where: where == self._doubted)]
+
+    def _asked(self, address: Address, seconds: float) -> dict[int, Where]:
+        link = Link(address)
+        try:
+            (reply,) = link.exchange([_TOPOLOGY], seconds)
+        finally:
+            link.close()
+        if isinstance(reply, RedisError):
+            raise reply
+        return dict(_owned(reply, address.host[0]))
+
+
+def _owned(reply: list[Any], asked: str) -> Iterator[tuple[int, Where]]:
+    for first, last, master, *_ in reply:
+        host = master[0].decode() if master[0] else ""  # a node that does not know its own address: where we found it
+        if host == "?":
+            continue
+        for slot in range(first, last + 1):
+            yield slot, (host or asked, int(master[1]))

@@ -1,0 +1,72 @@
+"""How the contract's tests speak to a store, and look behind it."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from celery_singleton_lock.keys import Names, names
+from celery_singleton_lock.protocol import Answer, Ask, Granted, Hold, Holder, Store, Write
+
+TTL = 30.0
+#: No answer of these tests takes so long that a remaining time would be wrong by more, in seconds.
+SLACK = 10.0
+ANNA = Holder("anna", "shop.charge", "host-1", 11)
+BERT = Holder("bert", "shop.ship", "host-2", 22)
+RECORD = "ab" * 16
+BODY = b"\x00result:\r\n\xff" * 10
+
+
+class BackDoor(Protocol):
+    """How a test gets at the keys behind a store, past the store."""
+
+    def leave(self, name: str, seconds: float) -> None:
+        """Key ``name`` has ``seconds`` to live from now; with 0 it has come to its end."""
+
+    def lifetimes(self) -> dict[str, float]:
+        """Every key behind the store, and the seconds it has to live; infinity where it has no end."""
+
+
+class Client:
+    """One run's view of a store: its token, who it is, and what it asks for."""
+
+    def __init__(self, store: Store, token: str, holder: Holder = ANNA, key: str = "order:7") -> None:
+        self.store = store
+        self.token = (token * 32)[:32]
+        self.holder = holder
+        self.names: Names = names(store.prefix, key)
+        self.fence = 0
+
+    def acquire(self, ttl: float = TTL, record_id: str | None = None, rank: int = 0) -> Answer:
+        """Ask for the lock."""
+        answer = self.store.acquire(Ask(self.names, self.token, self.holder, ttl, record_id, rank))
+        if isinstance(answer, Granted):
+            self.fence = answer.fence
+        return answer
+
+    def granted(self, ttl: float = TTL) -> int:
+        """The fence of the lock, which is granted."""
+        answer = self.acquire(ttl)
+        assert isinstance(answer, Granted)
+        return answer.fence
+
+    def hold(self, ttl: float = TTL) -> Hold:
+        """What renewal and release say."""
+        return Hold(self.names, self.token, self.fence, ttl)
+
+    def renew(self, ttl: float = TTL) -> bool | None:
+        """Renew the lock."""
+        (held,) = self.store.renew([self.hold(ttl)], 1.0)
+        return held
+
+    def release(self, rest: float = 0.0, write: Write | None = None, unanswered: bool = False) -> bool:
+        """Free the lock."""
+        return self.store.release(self.hold(), rest=rest, write=write, unanswered=unanswered)
+
+    def record(self, body: bytes = BODY, rank: int = 0, ttl: float = 60.0) -> bool:
+        """Free the lock and leave a record."""
+        return self.release(write=Write(RECORD, rank, body, ttl))
+
+
+def about(seconds: float | None, expected: float) -> bool:
+    """Whether a remaining time is what it should be, or a little less."""
+    return seconds is not None and expected - SLACK < seconds <= expected

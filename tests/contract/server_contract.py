@@ -1,0 +1,248 @@
+"""What a store on one server must do besides: its keys, its scripts, and what others have put there."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import pytest
+import redis
+
+from celery_singleton_lock import StoreUnavailable, open_store
+from celery_singleton_lock.keys import names
+from celery_singleton_lock.protocol import Holder, Recorded, Store, Taken
+
+from ..support.servers import Server
+from .client import ANNA, BERT, RECORD, TTL, BackDoor, Client, about
+from .contract import StoreContract
+
+#: What a stranger may have put where a lock belongs.
+FOREIGN = [
+    "",
+    "somebody",
+    "h:x:1:5",
+    "h:aa:12:{}",
+    "r:aa:12:[1]",
+    "h:" + "c" * 32,
+    "h:aa:twelve:[]",
+    "r:aa:12:nonsense",
+]
+
+
+class ServerDoor:
+    """The keys of a server, by a client of the test's own."""
+
+    def __init__(self, client: redis.Redis) -> None:
+        self.client = client
+
+    def leave(self, name: str, seconds: float) -> None:
+        """Give the key another end; one that is over deletes it, as its own end does."""
+        self.client.pexpire(name, round(seconds * 1000))
+
+    def lifetimes(self) -> dict[str, float]:
+        """Every key of every kind in the server."""
+        left = {name: self.client.pttl(name) for name in self.client.scan_iter()}
+        return {name: math.inf if ms == -1 else ms / 1000 for name, ms in left.items() if ms != -2}
+
+
+class ServerContract(StoreContract):
+    """The tests of a store on one server. A subclass has the fixture `server`, an empty one."""
+
+    @pytest.fixture
+    def server(self) -> Server:
+        """The server, empty."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    def store(self, server: Server) -> Iterator[Store]:
+        """The store on it; slow machines are no subject here."""
+        store = open_store(server.url(), timeout=5.0)
+        yield store
+        store.close()
+
+    @pytest.fixture
+    def client(self, server: Server) -> Iterator[redis.Redis]:
+        """A client of the test's own."""
+        with server.client() as client:
+            yield client
+
+    @pytest.fixture
+    def door(self, client: redis.Redis) -> BackDoor:  # type: ignore[override]
+        """The keys of the server."""
+        return ServerDoor(client)
+
+    def test_two_stores_share_their_locks(self, anna: Client, server: Server) -> None:
+        """Another store on the same server, as another process has it, sees the same locks."""
+        anna.granted()
+        other = open_store(server.url(), timeout=5.0)
+        answer = Client(other, "b", BERT).acquire()
+        assert isinstance(answer, Taken)
+        assert answer.holder == ANNA
+        other.close()
+
+    def test_prefixes_keep_apps_apart(self, anna: Client, server: Server, client: redis.Redis) -> None:
+        """Two apps with one server and different prefixes do not block each other; all keys have the prefix (B48)."""
+        anna.granted()
+        other = open_store(server.url(), prefix="other", timeout=5.0)
+        mine = Client(other, "b", BERT)
+        mine.granted()
+        mine.record()
+        mine.release(unanswered=True)
+        other.close()
+        every = client.keys()
+        assert {name.partition(":")[0] for name in every} == {"singleton-lock", "other"}
+        assert all(name.split(":")[1] == "1" for name in every)
+
+    def test_keys_of_a_cycle(self, anna: Client, client: redis.Redis) -> None:
+        """A held lock is three keys; after its release only the fence and a record are left, each with an end."""
+        anna.granted()
+        assert set(client.keys()) == {anna.names.lock, anna.names.fence, anna.names.listing}
+        anna.record()
+        assert set(client.keys()) == {anna.names.fence, anna.names.record(RECORD)}
+
+    def bucket(self, store: Store, count: int) -> list[Client]:
+        """Runs whose resources share one bucket, and so one index."""
+        listing = names(store.prefix, "order:0").listing
+        found = (Client(store, "a", key=f"order:{number}") for number in range(100_000))
+        return [client for client, _ in zip((one for one in found if one.names.listing == listing), range(count))]  # noqa: B905
+
+    def listed(self, client: redis.Redis, one: Client) -> set[str]:
+        """The resources that the index says are held, or rest."""
+        seconds, micro = client.time()
+        return set(client.zrangebyscore(one.names.listing, f"({seconds * 1000 + micro // 1000}", "+inf"))
+
+    def test_index_lists_what_is_held(self, store: Store, client: redis.Redis, door: BackDoor) -> None:
+        """The index of a bucket has the held and resting resources, with their ends, and no other."""
+        first, second, third = self.bucket(store, 3)
+        for one in (first, second, third):
+            one.granted()
+        assert self.listed(client, first) == {one.names.resource for one in (first, second, third)}
+        first.release()
+        second.release(rest=20)
+        assert self.listed(client, first) == {second.names.resource, third.names.resource}
+        third.renew(ttl=200)
+        seconds, micro = client.time()
+        ends = {one.names.resource: client.zscore(one.names.listing, one.names.resource) for one in (second, third)}
+        now_ms = seconds * 1000 + micro / 1000
+        assert about((ends[second.names.resource] - now_ms) / 1000, 20)
+        assert about((ends[third.names.resource] - now_ms) / 1000, 200)
+
+    def test_index_lives_as_long_as_its_longest_lock(self, store: Store, client: redis.Redis, door: BackDoor) -> None:
+        """An index does not come to its end before a lock in it, and not long after."""
+        long, short = self.bucket(store, 2)
+        long.granted(ttl=300)
+        short.granted(ttl=5)
+        assert about(door.lifetimes()[long.names.listing], 300)
+        short.renew(ttl=5)
+        short.release(rest=4)
+        assert about(door.lifetimes()[long.names.listing], 300)
+        long.renew(ttl=600)
+        assert about(door.lifetimes()[long.names.listing], 600)
+
+    def test_index_is_swept(self, store: Store, client: redis.Redis) -> None:
+        """What ran out leaves the index in time: it does not grow without end (B48)."""
+        first, second = self.bucket(store, 2)
+        client.zadd(first.names.listing, {f"gone:{number}": number for number in range(50)})
+        for _ in range(500):
+            second.granted()
+            second.release()
+        assert client.zcard(first.names.listing) == 0
+
+    @pytest.mark.parametrize("verb", ["acquire", "renew", "release", "record", "peek", "many"])
+    def test_scripts_are_forgotten(
+        self, anna: Client, bert: Client, store: Store, client: redis.Redis, verb: str
+    ) -> None:
+        """A server that has forgotten its scripts is taught them again, whichever call meets it (B38)."""
+        if verb != "acquire":
+            anna.granted()
+        client.script_flush()
+        if verb == "acquire":
+            anna.granted()
+        elif verb == "renew":
+            assert anna.renew() is True
+        elif verb == "many":
+            assert store.renew([anna.hold(), bert.hold(), anna.hold()], 5.0) == [True, False, True]
+        elif verb == "peek":
+            assert store.peek(anna.names) is not None
+        elif verb == "record":
+            assert anna.record() is True
+            assert isinstance(bert.acquire(record_id=RECORD), Recorded)
+        else:
+            assert anna.release() is True
+            assert store.peek(anna.names) is None
+
+    def test_one_round_trip_each(self, anna: Client, client: redis.Redis) -> None:
+        """Once the server knows the scripts, acquire, renewal and release are one command each."""
+        anna.granted()
+        anna.renew()
+        anna.release()
+        client.config_resetstat()
+        anna.granted()
+        anna.renew()
+        anna.record()
+        calls = {name: stat["calls"] for name, stat in client.info("commandstats").items() if "eval" in name}
+        assert calls == {"cmdstat_evalsha": 3}
+
+    @pytest.mark.parametrize("value", FOREIGN, ids=repr)
+    def test_foreign_value_is_left_alone(self, anna: Client, store: Store, client: redis.Redis, value: str) -> None:
+        """What somebody else has put where a lock belongs is taken by nobody known, and is not touched (B07)."""
+        client.set(anna.names.lock, value, px=50_000)
+        anna.fence = 2**52
+        for answer in (anna.acquire(), store.peek(anna.names)):
+            assert isinstance(answer, Taken)
+            assert about(answer.remaining, 50)
+        assert [anna.renew(), anna.release(), anna.release(rest=5)] == [False, False, False]
+        assert client.get(anna.names.lock) == value
+        assert about(client.pttl(anna.names.lock) / 1000, 50)
+
+    def test_foreign_value_without_an_end(self, anna: Client, client: redis.Redis) -> None:
+        """A lock that somebody set by hand, without an end, is taken for nobody can tell how long."""
+        client.set(anna.names.lock, "by hand")
+        answer = anna.acquire()
+        assert isinstance(answer, Taken)
+        assert (answer.holder, answer.remaining) == (Holder(), None)
+
+    def test_foreign_type_is_left_alone(self, anna: Client, client: redis.Redis) -> None:
+        """A key of another type where the lock belongs is not overwritten."""
+        client.rpush(anna.names.lock, "theirs")
+        try:
+            assert isinstance(anna.acquire(), Taken)
+        except StoreUnavailable:
+            pass
+        assert client.lrange(anna.names.lock, 0, -1) == ["theirs"]
+
+    def test_taken_over_by_hand(self, anna: Client, bert: Client, client: redis.Redis) -> None:
+        """An owner whose key now has another token leaves that one and its end alone (B07)."""
+        anna.granted()
+        other = f"h:{bert.token}:{anna.fence + 1}:{BERT.encode()}"
+        client.set(anna.names.lock, other, px=50_000)
+        assert [anna.renew(200), anna.release()] == [False, False]
+        assert client.get(anna.names.lock) == other
+        assert about(client.pttl(anna.names.lock) / 1000, 50)
+
+    def test_fences_increase_though_the_server_forgets(self, anna: Client, client: redis.Redis) -> None:
+        """After a flush fences go on with the server's clock; a clock that is behind goes on with the last fence."""
+        first = anna.granted()
+        client.flushall()
+        assert anna.renew() is False
+        second = anna.granted()
+        assert second > first
+        anna.release()
+        ahead = second + 3_600_000_000
+        client.set(anna.names.fence, ahead)
+        assert anna.granted() == ahead + 1
+
+    def test_fence_is_microseconds_in_full(self, anna: Client, client: redis.Redis) -> None:
+        """A fence has all of its digits, in the answer, the lock and the fence key."""
+        fence = anna.granted()
+        seconds, _ = client.time()
+        assert abs(fence / 1_000_000 - seconds) < 60
+        assert client.get(anna.names.fence) == str(fence)
+        assert client.get(anna.names.lock) == f"h:{anna.token}:{fence}:{ANNA.encode()}"
+
+    def test_milliseconds_are_kept(self, anna: Client, client: redis.Redis) -> None:
+        """A ttl below a second reaches the server as it is (B41)."""
+        anna.granted(ttl=0.4)
+        assert client.pttl(anna.names.lock) in range(-2, 401)
+        anna.granted(ttl=TTL + 0.25)
+        assert client.pttl(anna.names.lock) <= 30_250

@@ -1,0 +1,203 @@
+"""A store on one server that hangs, dribbles or is paused: each call ends, and nothing stays taken."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from types import FrameType
+
+import pytest
+import redis
+
+from celery_singleton_lock import StoreUnavailable, open_store
+from celery_singleton_lock.guard import Guard
+from celery_singleton_lock.protocol import Granted, Taken
+from celery_singleton_lock.renewal import Renewer
+
+from ..support.servers import Server
+from .client import BERT, Client
+
+#: No call of these tests may take so long; those that are not bounded take far longer, in seconds.
+FAR_TOO_LONG = 3.0
+
+
+@pytest.fixture
+def client(valkey: Server) -> Iterator[redis.Redis]:
+    """A client of the test's own, connected before any fault."""
+    with valkey.client() as client:
+        client.ping()
+        yield client
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """The URL of a server that accepts connections and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"redis://127.0.0.1:{server.getsockname()[1]}/0"
+
+
+@pytest.fixture
+def dribbling() -> Iterator[str]:
+    """The URL of a server that answers with one byte at a time and, for four seconds, does not come to an end."""
+    over = threading.Event()
+    server = socket.create_server(("127.0.0.1", 0))
+
+    def dribble(connection: socket.socket) -> None:
+        with suppress(OSError), connection:
+            connection.recv(65536)
+            for _ in range(200):
+                if over.wait(0.02):
+                    break
+                connection.sendall(b"+")
+
+    def accept() -> None:
+        with suppress(OSError):
+            while True:
+                threading.Thread(target=dribble, args=(server.accept()[0],), daemon=True).start()
+
+    threading.Thread(target=accept, daemon=True).start()
+    yield f"redis://127.0.0.1:{server.getsockname()[1]}/0"
+    over.set()
+    with suppress(OSError):
+        server.shutdown(socket.SHUT_RDWR)
+    server.close()
+
+
+CALLS: dict[str, Callable[[Client], object]] = {
+    "acquire": lambda one: one.acquire(ttl=60),
+    "release": lambda one: one.release(),
+    "renew": lambda one: one.store.renew([one.hold()] * 50, 0.2),
+    "peek": lambda one: one.store.peek(one.names),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("kind", ["silent", "dribbling"])
+def test_every_call_ends(request: pytest.FixtureRequest, kind: str, call: str) -> None:
+    """A server that never answers, or never to the end, is out of reach after the store's timeout (B13)."""
+    store = open_store(request.getfixturevalue(kind), timeout=0.2)
+    begun = time.monotonic()
+    with pytest.raises(StoreUnavailable) as caught:
+        CALLS[call](Client(store, "a"))
+    assert time.monotonic() - begun < FAR_TOO_LONG
+    assert caught.value.denied is False
+
+
+def test_no_call_outlasts_a_quarter_of_the_ttl(silent: str) -> None:
+    """A long timeout does not let a short lease's call take longer than a quarter of it (B13)."""
+    store = open_store(silent, timeout=60.0)
+    begun = time.monotonic()
+    with pytest.raises(StoreUnavailable):
+        Client(store, "a").acquire(ttl=0.4)
+    assert time.monotonic() - begun < FAR_TOO_LONG
+
+
+def settle(client: redis.Redis) -> None:
+    """Return when the resumed server has served what had reached it before: its next round begins after that."""
+    for _ in range(3):
+        client.ping()
+
+
+@pytest.mark.parametrize("flushed", [False, True], ids=["scripts known", "release not known"])
+def test_timed_out_acquire_is_undone(valkey: Server, client: redis.Redis, flushed: bool) -> None:
+    """A paused server that goes on later carries out the acquire and its undo: the lock is free, not until its ttl."""
+    store = open_store(valkey.url(), timeout=0.2)
+    first = Client(store, "f", key="warm")
+    if flushed:
+        client.script_flush()
+    first.granted()
+    if not flushed:
+        first.release()
+    anna = Client(store, "a")
+    valkey.pause()
+    with pytest.raises(StoreUnavailable):
+        anna.acquire(ttl=3600)
+    valkey.resume()
+    settle(client)
+    assert client.exists(anna.names.fence) == 1  # it was carried out
+    assert client.exists(anna.names.lock) == 0
+    assert isinstance(Client(store, "b", BERT).acquire(), Granted)
+    assert isinstance(anna.acquire(), Taken)
+    store.close()
+
+
+def test_paused_server_at_release(valkey: Server, client: redis.Redis) -> None:
+    """A release that timed out is carried out when the server goes on, and may be asked again."""
+    store = open_store(valkey.url(), timeout=0.2)
+    guard = Guard(store, "order:7", ttl=30, renewer=Renewer(threaded=False))
+    guard.acquire()
+    valkey.pause()
+    with pytest.raises(StoreUnavailable):
+        guard.release()
+    assert guard.pending
+    valkey.resume()
+    settle(client)
+    guard.release()
+    assert isinstance(Client(store, "b", BERT).acquire(), Granted)
+    store.close()
+
+
+class Interrupt(BaseException):
+    """A soft time limit, say."""
+
+
+@pytest.fixture
+def interrupt_soon() -> Iterator[Callable[[], None]]:
+    """Call it, and a little later `Interrupt` is raised in the main thread."""
+
+    def strike(number: int, frame: FrameType | None) -> None:
+        raise Interrupt
+
+    before = signal.signal(signal.SIGALRM, strike)
+    yield lambda: signal.setitimer(signal.ITIMER_REAL, 0.1) and None
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def test_interrupted_acquire(valkey: Server, client: redis.Redis, interrupt_soon: Callable[[], None]) -> None:
+    """A time limit that lands while a reply is to come frees the lock, and no later call reads that reply (B37)."""
+    store = open_store(valkey.url(), timeout=5.0)
+    warm = Client(store, "f", key="warm")
+    warm.granted()
+    warm.release()
+    guard = Guard(store, "order:7", ttl=60, renewer=Renewer(threaded=False))
+    valkey.pause()
+    interrupt_soon()
+    with pytest.raises(Interrupt):
+        guard.acquire()
+    valkey.resume()
+    settle(client)
+    guard.release()
+    bert = Client(store, "b", BERT)
+    assert store.peek(bert.names) is None
+    assert isinstance(bert.acquire(), Granted)
+    taken = store.peek(bert.names)
+    assert taken is not None
+    assert taken.holder == BERT
+    assert bert.renew() is True
+    store.close()
+
+
+@pytest.mark.parametrize("call", ["renew", "release", "peek"])
+def test_interrupted_call_mixes_no_replies(
+    valkey: Server, client: redis.Redis, interrupt_soon: Callable[[], None], call: str
+) -> None:
+    """After an interrupted call the next one gets its own answer and not the one before (B37)."""
+    store = open_store(valkey.url(), timeout=5.0)
+    anna = Client(store, "a")
+    anna.granted()
+    valkey.pause()
+    interrupt_soon()
+    with pytest.raises(Interrupt):
+        CALLS[call](anna) if call != "renew" else anna.store.renew([anna.hold()] * 50, 5.0)
+    valkey.resume()
+    settle(client)
+    other = Client(store, "b", BERT, key="order:8")
+    assert store.peek(other.names) is None
+    assert isinstance(other.acquire(), Granted)
+    assert other.release() is True
+    store.close()

@@ -1,0 +1,213 @@
+"""A store on one server when replies are lost: asked again, nothing is taken twice and nothing stays taken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import redis
+
+from celery_singleton_lock import StoreUnavailable, open_store
+from celery_singleton_lock.guard import Guard
+from celery_singleton_lock.keys import names
+from celery_singleton_lock.protocol import Granted, Recorded, Store, Taken, Write
+from celery_singleton_lock.renewal import Renewer
+
+from ..support.servers import Server, StartServer
+from .client import ANNA, BERT, RECORD, Client
+from .proxy import Proxy
+
+CUTS = {"before the reply": Proxy.cut_after_request, "in the reply": Proxy.cut_in_reply}
+
+
+@pytest.fixture
+def proxy(valkey: Server) -> Iterator[Proxy]:
+    """A proxy in front of an empty server."""
+    made = Proxy(valkey.port)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def store(proxy: Proxy) -> Iterator[Store]:
+    """A store behind the proxy, whose server knows all of the scripts."""
+    made = open_store(proxy.url, timeout=5.0)
+    first = Client(made, "f", key="warm")
+    first.granted()
+    first.renew()
+    first.release()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def client(valkey: Server) -> Iterator[redis.Redis]:
+    """A client that does not go through the proxy."""
+    with valkey.client() as client:
+        yield client
+
+
+@pytest.mark.parametrize("cut", CUTS.values(), ids=CUTS)
+def test_acquire_is_asked_again(proxy: Proxy, store: Store, client: redis.Redis, cut: Callable[[Proxy], None]) -> None:
+    """An acquire whose reply is lost is asked again on a new connection, and is granted with the same fence."""
+    anna = Client(store, "a")
+    cut(proxy)
+    answer = anna.acquire()
+    assert isinstance(answer, Granted)
+    assert answer.unanswered
+    assert client.get(anna.names.fence) == str(answer.fence)
+    assert client.get(anna.names.lock) == f"h:{anna.token}:{answer.fence}:{ANNA.encode()}"
+
+
+def test_taken_lock_asked_for_again(proxy: Proxy, store: Store, client: redis.Redis) -> None:
+    """An acquire that is refused at the second asking leaves its token refused: the first request may come late."""
+    bert, anna = Client(store, "b", BERT), Client(store, "a")
+    bert.granted()
+    proxy.cut_after_request()
+    answer = anna.acquire()
+    assert isinstance(answer, Taken)
+    assert answer.holder == BERT
+    assert client.exists(anna.names.refused(anna.token)) == 1
+    assert bert.release() is True
+
+
+def test_record_asked_for_again(proxy: Proxy, store: Store, client: redis.Redis) -> None:
+    """A record that is answered at the second asking leaves the token refused as well."""
+    anna, bert = Client(store, "a"), Client(store, "b", BERT)
+    anna.granted()
+    anna.record()
+    proxy.cut_after_request()
+    assert isinstance(bert.acquire(record_id=RECORD), Recorded)
+    assert client.exists(bert.names.refused(bert.token)) == 1
+    assert store.peek(bert.names) is None
+
+
+def test_late_request_takes_nothing(proxy: Proxy, store: Store) -> None:
+    """A request that arrives after its lock was released, minutes later maybe, takes nothing (B43)."""
+    proxy.delay_request()
+    guard = Guard(store, "order:7", ttl=30, renewer=Renewer(threaded=False))
+    answer = guard.acquire()
+    assert isinstance(answer, Granted)
+    assert answer.unanswered
+    assert guard.release() is True
+    assert b"granted" not in proxy.deliver()
+    assert store.peek(names(store.prefix, "order:7")) is None
+    assert isinstance(Client(store, "b").acquire(), Granted)
+
+
+def test_late_request_while_the_lock_is_held(proxy: Proxy, store: Store, client: redis.Redis) -> None:
+    """A request that arrives while its own token holds changes nothing but the expiry."""
+    anna = Client(store, "a")
+    proxy.delay_request()
+    fence = anna.granted()
+    before = client.get(anna.names.lock)
+    proxy.deliver()
+    assert (client.get(anna.names.lock), client.get(anna.names.fence)) == (before, str(fence))
+    assert anna.release() is True
+
+
+@pytest.mark.parametrize("cut", CUTS.values(), ids=CUTS)
+def test_release_is_asked_again(proxy: Proxy, store: Store, client: redis.Redis, cut: Callable[[Proxy], None]) -> None:
+    """A release whose reply is lost is asked again: the lock is free, the record is written once, as it was."""
+    anna = Client(store, "a")
+    anna.granted()
+    cut(proxy)
+    anna.record()
+    assert store.peek(anna.names) is None
+    answer = Client(store, "b").acquire(record_id=RECORD)
+    assert isinstance(answer, Recorded)
+    assert answer.fence == anna.fence
+
+
+def test_rest_asked_for_again(proxy: Proxy, store: Store) -> None:
+    """A release that lets the resource rest, asked twice, lets it rest and does not free it."""
+    anna = Client(store, "a")
+    anna.granted()
+    proxy.cut_after_request()
+    anna.release(rest=20)
+    taken = store.peek(anna.names)
+    assert taken is not None
+    assert taken.resting
+
+
+@pytest.mark.parametrize("cut", CUTS.values(), ids=CUTS)
+def test_renewal_is_asked_again(proxy: Proxy, store: Store, cut: Callable[[Proxy], None]) -> None:
+    """A renewal of many locks whose replies are lost is asked again as a whole."""
+    clients = [Client(store, "a", key=f"order:{number}") for number in range(20)]
+    for one in clients[1:]:
+        one.granted()
+    cut(proxy)
+    assert store.renew([one.hold() for one in clients], 5.0) == [False, *[True] * 19]
+
+
+def test_two_lost_replies_are_out_of_reach(proxy: Proxy, store: Store) -> None:
+    """A connection that breaks twice in one call is a store out of reach, not an endless loop."""
+    anna = Client(store, "a")
+    proxy.cut_after_request()
+    strikes = 0
+    original = proxy._strikes
+
+    def twice(pair: object, data: bytes, requests: bool) -> bool:
+        nonlocal strikes
+        struck = original(pair, data, requests)  # type: ignore[arg-type]
+        if struck and strikes == 0:
+            strikes += 1
+            proxy.cut_after_request()
+        return struck
+
+    proxy._strikes = twice  # type: ignore[method-assign]
+    with pytest.raises(StoreUnavailable):
+        anna.acquire()
+    assert isinstance(Client(store, "b").acquire(), Taken)  # until its ttl at the longest
+
+
+def test_dead_idle_connections(start_server: StartServer) -> None:
+    """A server that was restarted is reached again by the next call, though all idle connections are dead."""
+    server = start_server()
+    store = open_store(server.url(), timeout=5.0)
+    anna, bert = Client(store, "a"), Client(store, "b")
+    first = anna.granted()
+    server.restart()
+    assert anna.renew() is False
+    assert bert.granted() > first
+    assert bert.release() is True
+    store.close()
+
+
+def test_swallowed_reply_is_undone(proxy: Proxy, client: redis.Redis, valkey: Server) -> None:
+    """An acquire that gets no reply in time is undone on the same connection: the lock is free again at once."""
+    store = open_store(proxy.url, timeout=0.1)
+    anna = Client(store, "a")
+    anna.granted()
+    anna.release()
+    proxy.swallow_reply()
+    with pytest.raises(StoreUnavailable, match=r"[Tt]ime"):
+        anna.acquire()
+    wait_for_connections(client)
+    assert client.exists(anna.names.lock) == 0
+    assert client.exists(anna.names.refused(anna.token)) == 1
+    assert isinstance(Client(open_store(valkey.url()), "b").acquire(), Granted)
+    store.close()
+
+
+def wait_for_connections(client: redis.Redis) -> None:
+    """Return when the server has served and closed every connection but this one."""
+    for _ in range(100_000):
+        if len(client.client_list()) == 1:
+            return
+    pytest.fail("the server still has other clients")
+
+
+def test_written_record_survives_its_lost_reply(proxy: Proxy, client: redis.Redis) -> None:
+    """A release that gets no reply in time has still written its record and freed the lock."""
+    store = open_store(proxy.url, timeout=0.1)
+    anna = Client(store, "a")
+    anna.granted()
+    anna.release()
+    anna.granted()
+    proxy.swallow_reply()
+    with pytest.raises(StoreUnavailable):
+        anna.release(write=Write(RECORD, 0, b"done", 60.0))
+    assert client.exists(anna.names.lock) == 0
+    assert isinstance(Client(store, "b").acquire(record_id=RECORD), Recorded)
+    store.close()

@@ -1,0 +1,275 @@
+"""No call outlasts its bound, and nothing grows: servers that accept and never answer, refuse, or are slow."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from celery_singleton_lock import Lock, StoreUnavailable, open_store
+from celery_singleton_lock.guard import Guard
+from celery_singleton_lock.protocol import Granted, Holder, Write
+from celery_singleton_lock.stores.node import MOST_PARKED
+from celery_singleton_lock.stores.quorum import QuorumStore
+
+from ..support.servers import StartServer
+from ..support.waiting import eventually
+from .conftest import Deployment
+from .test_quorum_rules import NAMES, granted, guard, settle, warm
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_black_holed_server(deployment: Deployment) -> None:
+    """B13: the loss is flagged at the local deadline, whatever the servers do; release and acquire are bounded."""
+    store = deployment.store(timeout=0.5)
+    warm(store)
+    lost: list[float] = []
+    began = time.monotonic()
+    one = Guard(store, "order:7", ttl=1.5, on_lost=lambda _: lost.append(time.monotonic() - began))
+    granted(one)
+    for server in deployment.servers:
+        server.pause()
+    eventually(lambda: lost, 5, "the loss")
+    assert 1.4 < lost[0] < 1.5 + 0.5  # the deadline, and a renewal under way
+    assert one.lease is not None
+    assert one.lease.lost
+    for call in (one.release, guard(store, ttl=1.5).acquire):
+        began = time.monotonic()
+        with pytest.raises(StoreUnavailable) as caught:
+            call()
+        assert time.monotonic() - began < 0.375 + 0.3
+        assert (caught.value.denied, caught.value.contended) == (False, False)
+
+
+def test_hung_before_the_first_call(five: Deployment) -> None:
+    """Servers that accept and never answer cost nothing while a majority answers, and the bound when it does not."""
+    for server in five.servers[:2]:
+        server.pause()
+    store = five.quorum(timeout=0.5)
+    began = time.monotonic()
+    one = guard(store)
+    granted(one)
+    assert one.release() is True
+    assert time.monotonic() - began < 0.4
+    five.servers[2].pause()
+    other = five.quorum(timeout=0.3)
+    began = time.monotonic()
+    with pytest.raises(StoreUnavailable, match="2 of 5 servers answered, 3 are needed"):
+        guard(other).acquire()
+    assert time.monotonic() - began < 0.6
+
+
+def test_hung_at_release(five: Deployment) -> None:
+    """Two hung servers do not delay a release, and are free once they answer again."""
+    store = five.quorum()
+    warm(store)
+    one = guard(store)
+    granted(one)
+    for server in five.servers[:2]:
+        server.pause()
+    began = time.monotonic()
+    assert one.release(Write("ab" * 16, 0, b"done", 60)) is True
+    assert time.monotonic() - began < 0.4
+    for server in five.servers[:2]:
+        server.resume()
+    eventually(lambda: all(NAMES.lock not in keys for keys in five.stored()), 3, "the late release")
+    eventually(lambda: all(NAMES.record("ab" * 16) in keys for keys in five.stored()), 3, "the late record")
+
+
+def test_large_batch_to_a_hung_server(three: Deployment) -> None:
+    """A batch of renewals that fills a hung server's buffers holds up no other server (B13, B38)."""
+    store = three.quorum()
+    warm(store)
+    holder = Holder("x" * 3000)
+    guards = [Guard(store, f"order:{number}", ttl=30, holder=holder) for number in range(400)]
+    holds = []
+    for one in guards:
+        granted(one)
+        holds.append(one._hold)
+    settle(store)
+    three.servers[0].pause()
+    for _ in range(4):
+        assert store.renew(holds, 2.0) == [True] * 400  # type: ignore[arg-type]
+    three.servers[0].resume()
+    for one in guards:
+        one.release()
+
+
+@pytest.mark.parametrize(("refusing", "works"), [(2, True), (3, False)])
+def test_refused_credentials(start_server: StartServer, refusing: int, works: bool) -> None:
+    """A minority that turns the password down is a minority; with a majority the answer is denied, never open."""
+    servers = [start_server() for _ in range(5)]
+    for server in servers[:refusing]:
+        with server.client() as client:
+            client.config_set("requirepass", "other")
+    store = open_store([server.url() for server in servers], timeout=0.5)
+    if works:
+        one = guard(store)
+        granted(one)
+        assert one.release() is True
+    else:
+        with pytest.raises(StoreUnavailable) as caught:
+            guard(store).acquire()
+        assert caught.value.denied
+    store.close()
+
+
+def test_same_server_twice_under_two_names(start_server: StartServer) -> None:
+    """B43 (e): a server that is named twice has one vote; the second name is refused with the reason."""
+    first, second = start_server(), start_server()
+    urls = [first.url(), f"redis://localhost:{first.port}/1", second.url()]
+    store = open_store(urls, timeout=0.5)
+    assert isinstance(store, QuorumStore)
+    with Lock(store, "order:7"):
+        assert len(set(store.nodes[0]._servers.values())) == 2
+    first.kill()
+    with pytest.raises(StoreUnavailable):
+        guard(store).acquire()
+    store.close()
+
+
+def resources() -> tuple[int, int, int]:
+    """Threads, file descriptors and memory (bytes) of this process."""
+    this = psutil.Process()
+    return threading.active_count(), this.num_fds(), this.memory_info().rss
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("state", ["dead", "hung"])
+def test_failing_calls_leave_nothing(five: Deployment, state: str) -> None:
+    """After 10,000 failing calls threads, sockets and memory are what they were."""
+    store = five.quorum(timeout=0.0005)
+    warm(five.quorum())
+    for server in five.servers[:3]:
+        server.kill() if state == "dead" else server.pause()
+
+    def fail(count: int) -> None:
+        for _ in range(count):
+            with pytest.raises(StoreUnavailable):
+                guard(store).acquire()
+
+    fail(1000)
+    threads, files, memory = resources()
+    fail(10_000)
+    after = resources()
+    assert after[0] <= threads + 3
+    assert after[1] <= files + 5 * MOST_PARKED
+    assert after[2] <= memory + 8 * 2**20
+
+
+def test_slow_server_costs_nothing(three: Deployment) -> None:
+    """A server that always answers later than the others is asked with a bounded number of connections."""
+    store = three.quorum()
+    warm(store)
+    three.cables[2].slow(0.02)
+    began = time.monotonic()
+    for _ in range(300):
+        one = guard(store)
+        granted(one)
+        one.release()
+    assert (time.monotonic() - began) / 300 < 0.015
+    node = store.nodes[2]
+    assert len(node._parked) + len(node._idle) <= MOST_PARKED + 1
+    settle(store)
+    assert NAMES.lock not in three.stored()[2]
+
+
+def test_many_threads_share_a_store(three: Deployment) -> None:
+    """Threads on one store never read each other's answers, also while connections break."""
+    store = three.quorum()
+    warm(store)
+    wrong: list[object] = []
+    end = time.monotonic() + 2.0
+
+    def work(number: int) -> None:
+        while time.monotonic() < end:
+            one = Guard(store, f"order:{number}", ttl=20, holder=Holder(f"task-{number}"))
+            try:
+                answer = one.acquire()
+                if not isinstance(answer, Granted):
+                    wrong.append(answer)
+                taken = store.peek(one._names)
+                if taken is None or taken.holder.task_id != f"task-{number}":
+                    wrong.append(taken)
+                one.release()
+            except StoreUnavailable as error:
+                wrong.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    while time.monotonic() < end - 0.5:
+        three.cables[1].cut()
+        time.sleep(0.05)
+    for thread in threads:
+        thread.join(20)
+    assert not wrong, "\n".join(map(repr, wrong[:20]))
+
+
+FORK = """
+import os, sys
+from celery_singleton_lock import Lock, open_store
+
+store = open_store(sys.argv[1:], timeout=2.0)
+parent = Lock(store, "parent", ttl=60)
+parent.acquire()
+children = []
+for number in range(3):
+    pid = os.fork()
+    if pid == 0:
+        ok = parent.release() is False
+        for turn in range(40):
+            with Lock(store, f"child:{number}:{turn}", ttl=60) as lease:
+                ok = ok and lease.fence > 0 and Lock(store, "parent").locked()
+        os._exit(0 if ok else 1)
+    children.append(pid)
+for turn in range(40):
+    with Lock(store, f"own:{turn}", ttl=60):
+        assert parent.owned()
+assert [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children] == [0] * 3
+assert parent.release() is True
+"""
+GEVENT = """
+from gevent import monkey; monkey.patch_all()
+import sys, time
+import gevent
+from celery_singleton_lock import Lock, open_store
+
+store = open_store(sys.argv[1:], timeout=2.0)
+count, ticks = 0, 0
+
+def work():
+    global count
+    for _ in range(20):
+        with Lock(store, "counter", ttl=30):
+            seen = count
+            gevent.sleep(0.001)
+            count = seen + 1
+
+def tick():
+    global ticks
+    while True:
+        ticks += 1
+        gevent.sleep(0.01)
+
+gevent.spawn(tick)
+gevent.joinall([gevent.spawn(work) for _ in range(6)], raise_error=True, timeout=40)
+assert count == 120, count
+assert ticks > 5, ticks
+"""
+
+
+@pytest.mark.parametrize("program", [FORK, GEVENT], ids=["fork", "gevent"])
+def test_other_worlds(five: Deployment, program: str) -> None:
+    """A store used before a fork, and by greenlets, mixes no replies and blocks nobody else (B36)."""
+    argv = [sys.executable, "-W", "ignore", "-c", program, *five.urls]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,143 @@
+"""The lock server is gone or silent: what a task does then is the option on_unavailable, in bounded time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from uuid import uuid4
+
+import pytest
+
+from celery_singleton_lock import StoreUnavailable
+
+from ..support.waiting import eventually
+from .stage import Stage
+
+#: Seconds that two busy cores may add to what a test waits for.
+SLACK = 1.0
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    """One worker, its locks on a server of their own."""
+    with Stage(tmp_path_factory.mktemp("unavailable"), locks_apart=True) as stage:
+        stage.start_worker(pool="threads", concurrency=6)
+        yield stage
+
+
+@pytest.fixture
+def name() -> str:
+    """A name that no other test uses."""
+    return uuid4().hex
+
+
+def resource(name: str) -> str:
+    """The resource of the tasks that are called with ``name``."""
+    return f"res:{name}"
+
+
+@pytest.fixture(params=["gone", "silent"])
+def outage(request: pytest.FixtureRequest, stage: Stage) -> Iterator[Callable[[], None]]:
+    """Begins an outage; after the test the server is back."""
+    server = stage.lock_server
+    yield server.kill if request.param == "gone" else server.pause
+    server.resume()
+    if not server.process.running:
+        server.restart()
+
+
+def back(stage: Stage) -> None:
+    """Ends the outage."""
+    stage.lock_server.resume()
+    if not stage.lock_server.process.running:
+        stage.lock_server.restart()
+
+
+class TestAtAcquire:
+    """The outage is there when the task starts."""
+
+    def test_retry_waits_for_the_server(self, stage: Stage, name: str, outage: Callable[[], None]) -> None:
+        """on_unavailable="retry" is closed: the message waits, as for a lock, and runs when the server is back."""
+        outage()
+        result = stage.tasks.hold_retry.delay(name)
+        stage.until_waiting(result.id, 2)
+        eventually(lambda: result.state == "RETRY" and isinstance(result.result, StoreUnavailable))
+        assert stage.notes.get(f"runs:{name}") is None
+        back(stage)
+        assert stage.begun(name)["retries"] == 0
+        stage.go(name)
+        assert result.get(timeout=5) == "held"
+        heard = stage.heard("lock_unavailable", result.id)
+        assert len(heard) >= 2
+        assert all(each["unlocked"] is False for each in heard)
+
+    def test_retry_counts_as_a_lock_wait(self, stage: Stage, name: str, outage: Callable[[], None]) -> None:
+        """At retry_limit the task fails, with the reason."""
+        outage()
+        result = stage.tasks.hold_limited.delay(name)
+        with pytest.raises(StoreUnavailable):
+            result.get(timeout=8)
+        assert len(stage.heard("lock_waiting", result.id)) == 2
+
+    def test_raise_fails_at_once(self, stage: Stage, name: str, outage: Callable[[], None]) -> None:
+        """on_unavailable="raise" fails with StoreUnavailable, within a quarter of the ttl (of 3 s)."""
+        outage()
+        start = time.monotonic()
+        with pytest.raises(StoreUnavailable) as caught:
+            stage.tasks.open_raise.delay(name).get(timeout=5)
+        assert time.monotonic() - start <= 3 / 4 + SLACK
+        assert caught.value.denied is False
+        assert stage.notes.get(f"runs:{name}") is None
+
+    def test_run_is_loud_and_has_no_fence(self, stage: Stage, name: str, outage: Callable[[], None]) -> None:
+        """on_unavailable="run" runs without a lock: an ERROR in the log, a signal, no lease in the body."""
+        (worker,) = stage.workers
+        outage()
+        result = stage.tasks.open_run.delay(name)
+        begun = stage.begun(name)
+        assert (begun["token"], begun["fence"]) == (None, None)
+        stage.go(name)
+        assert result.get(timeout=5) == "held"
+        (heard,) = stage.heard("lock_unavailable", result.id)
+        assert heard["unlocked"] is True
+        (line,) = [line for line in worker.log().splitlines() if result.id in line and "WITHOUT a lock" in line]
+        assert "ERROR" in line
+
+    def test_a_late_request_leaves_nothing(self, stage: Stage, name: str) -> None:
+        """A server that wakes up carries out the old request and its undo: nothing stays taken."""
+        stage.tasks.one_of_many.delay(1).get(timeout=5)  # there is a connection: the request will be in its buffer
+        stage.lock_server.pause()
+        try:
+            with pytest.raises(StoreUnavailable):
+                stage.tasks.open_raise.delay(name).get(timeout=5)
+        finally:
+            stage.lock_server.resume()
+        eventually(lambda: stage.locks.keys(f"*refused*{name}*"), 3, "the undo of the late request")
+        assert stage.lock(resource(name)) is None
+
+
+class TestAtRelease:
+    """The outage begins while the body runs."""
+
+    def test_the_result_is_unchanged(self, stage: Stage, name: str, outage: Callable[[], None]) -> None:
+        """What the body returned is the result, in bounded time; a WARNING says that the lock was not freed."""
+        (worker,) = stage.workers
+        result = stage.tasks.hold_retry.delay(name)
+        stage.begun(name)
+        outage()
+        stage.go(name)
+        start = time.monotonic()
+        assert result.get(timeout=5) == "held"
+        assert time.monotonic() - start <= 3 / 4 + SLACK
+        assert result.state == "SUCCESS"
+        (line,) = [line for line in worker.log().splitlines() if result.id in line and "was not released" in line]
+        assert "WARNING" in line
+
+    def test_an_error_is_unchanged(self, stage: Stage, name: str, outage: Callable[[], None]) -> None:
+        """What the body raised is the result, too."""
+        result = stage.tasks.fails.delay(name)
+        stage.begun(name)
+        outage()
+        stage.go(name)
+        with pytest.raises(ValueError, match="the body's own"):
+            result.get(timeout=5)

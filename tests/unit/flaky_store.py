@@ -1,0 +1,54 @@
+"""The in-memory store with faults that a test switches on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from celery_singleton_lock.protocol import Answer, Ask, Hold, Write
+from celery_singleton_lock.stores.memory import MemoryStore
+
+from ..support.clock import ManualClock
+
+
+class FlakyStore(MemoryStore):
+    """Keeps a list of its calls, and can be out of reach or slow.
+
+    ``fault``: raised by every call, in place of doing it. ``afterwards``: called when a call has been carried out and
+    its answer is on the way. ``unsure``: renewals answer that nobody can tell. ``renewals``:
+    of each renewal (its moment, its holds, its bound in seconds). ``releases``:
+    of each release (its hold, its options).
+    """
+
+    def __init__(self, clock: ManualClock, *, timeout: float = 1.0) -> None:
+        super().__init__(clock=clock, wall=clock, timeout=timeout)
+        self.time = clock
+        self.fault: BaseException | None = None
+        self.afterwards: Callable[[], object] = lambda: None
+        self.unsure = False
+        self.renewals: list[tuple[float, list[Hold], float]] = []
+        self.releases: list[tuple[Hold, dict[str, Any]]] = []
+
+    def acquire(self, ask: Ask) -> Answer:
+        self._fail()
+        answer = super().acquire(ask)
+        self.afterwards()
+        return answer
+
+    def renew(self, holds: Sequence[Hold], timeout: float) -> list[bool | None]:
+        self.renewals.append((self.time(), list(holds), timeout))
+        self._fail()
+        answers = super().renew(holds, timeout)
+        self.afterwards()
+        return [None] * len(holds) if self.unsure else answers
+
+    def release(self, hold: Hold, *, rest: float = 0.0, write: Write | None = None, unanswered: bool = False) -> bool:
+        self.releases.append((hold, {"rest": rest, "write": write, "unanswered": unanswered}))
+        self._fail()
+        held = super().release(hold, rest=rest, write=write, unanswered=unanswered)
+        self.afterwards()
+        return held
+
+    def _fail(self) -> None:
+        if self.fault is not None:
+            raise self.fault

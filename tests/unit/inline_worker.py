@@ -1,0 +1,87 @@
+"""Celery's own worker request, run here and now: messages through a broker in memory, without a worker process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from queue import Empty
+from typing import Any
+
+from celery import Celery, _state
+from celery.concurrency.solo import TaskPool
+from celery.worker.request import Request
+from kombu import Connection, Message
+from kombu.simple import SimpleQueue
+
+
+@dataclass
+class Delivery:
+    """What became of one message. ``result``: the stored one, or the exception; ``state``: the stored one."""
+
+    task_id: str
+    state: str
+    result: Any
+    acknowledged: bool
+    requeued: bool
+    rejected: bool
+
+
+class InlineWorker:
+    """Takes messages of an app's default queue and runs each as a worker's child would; a countdown is not waited."""
+
+    def __init__(self, app: Celery) -> None:
+        self.app = app
+
+    def take(self) -> Message | None:
+        """The next message, or None."""
+        with self.app.connection() as connection:
+            queue = self._queue(connection)
+            try:
+                message: Message = queue.get_nowait()
+            except Empty:
+                return None
+            finally:
+                queue.close()
+            return message
+
+    def waiting(self) -> int:
+        """How many messages are in the queue."""
+        with self.app.connection() as connection:
+            queue = self._queue(connection)
+            try:
+                return int(queue.qsize())
+            finally:
+                queue.close()
+
+    def run(self, message: Message | None = None, *, redelivered: bool = False) -> Delivery:
+        """Run ``message``, or the next one."""
+        message = message or self.take()
+        assert message is not None, "no message is waiting"
+        message.delivery_info["redelivered"] = redelivered
+        settled: list[str] = []
+        request = Request(
+            message,
+            app=self.app,
+            hostname="worker@here",
+            on_ack=lambda *_: settled.append("acknowledged"),
+            on_reject=lambda _log, _errors, requeue: settled.append("requeued" if requeue else "rejected"),
+        )
+        before = _state._tls.current_app
+        _state._tls.current_app = self.app
+        pool = TaskPool(1)
+        pool.start()
+        try:
+            request.execute_using_pool(pool)
+        finally:
+            _state._tls.current_app = before
+        stored = self.app.AsyncResult(request.id)
+        return Delivery(
+            request.id,
+            stored.state,
+            stored.result,
+            "acknowledged" in settled,
+            "requeued" in settled,
+            "rejected" in settled,
+        )
+
+    def _queue(self, connection: Connection) -> SimpleQueue:
+        return connection.SimpleQueue(self.app.amqp.queues[self.app.conf.task_default_queue])

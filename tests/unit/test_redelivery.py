@@ -1,0 +1,166 @@
+"""The record of a delivery: what a broker hands out twice is answered and not run twice."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+from celery import Celery
+
+from celery_singleton_lock import current_lease, single_instance
+from celery_singleton_lock.keys import names
+from celery_singleton_lock.plan import Plan
+from celery_singleton_lock.protocol import Store
+
+from .conftest import MakeApp
+from .inline_worker import Delivery, InlineWorker
+from .test_idempotency import FALSY
+
+LATE = {"acks_late": True}
+
+
+@pytest.fixture
+def ran() -> list[Any]:
+    """The order ids of the bodies that ran."""
+    return []
+
+
+def charge_of(
+    app: Celery, ran: list[Any], result: Any = None, celery: dict[str, Any] | None = None, **lock: Any
+) -> Any:
+    """A task that notes its runs and returns ``result``."""
+
+    @app.task(name="shop.charge", lazy=False, **(LATE if celery is None else celery))
+    @single_instance(key="order:{order_id}", **lock)
+    def charge(order_id: int) -> Any:
+        ran.append(order_id)
+        return result() if callable(result) else result
+
+    return charge
+
+
+@pytest.mark.parametrize("result", [*FALSY, "x"], ids=repr)
+def test_redelivery_is_answered(app: Celery, worker: InlineWorker, ran: list[Any], result: Any) -> None:
+    """The same message delivered again after it succeeded gets the same result, and no body runs (B06, B49)."""
+    charge = charge_of(app, ran, result=result)
+    charge.delay(7)
+    message = worker.take()
+    first = worker.run(message)
+    second = worker.run(message, redelivered=True)
+    assert (first.state, first.result) == (second.state, second.result) == ("SUCCESS", result)
+    assert len(ran) == 1
+
+
+def test_no_record_where_nothing_is_delivered_twice(app: Celery, worker: InlineWorker, ran: list[Any]) -> None:
+    """A message acknowledged before it runs leaves no record: the broker cannot deliver it again."""
+    charge = charge_of(app, ran, celery={})
+    charge.delay(7)
+    message = worker.take()
+    worker.run(message)
+    worker.run(message)
+    assert len(ran) == 2
+
+
+def test_record_id_is_known_to_every_body(app: Celery, worker: InlineWorker) -> None:
+    """A body knows its record id whether or not a record is kept, for the once-only helper."""
+
+    @app.task(lazy=False)
+    @single_instance(key="order")
+    def charge() -> str | None:
+        lease = current_lease()
+        assert lease is not None
+        return lease.record_id
+
+    charge.delay()
+    message = worker.take()
+    first, second = worker.run(message).result, worker.run(message).result
+    assert len(first) == 32
+    assert first == second
+    charge.delay()
+    assert worker.run().result != first
+
+
+def test_records_switched_off(app: Celery, worker: InlineWorker, ran: list[Any]) -> None:
+    """`idempotency_key=False` keeps no record: an old task id runs again on purpose."""
+    charge = charge_of(app, ran, idempotency_key=False)
+    charge.apply_async((7,), task_id="old")
+    worker.run()
+    charge.apply_async((7,), task_id="old")
+    worker.run()
+    assert len(ran) == 2
+
+
+def test_hint_for_an_old_id(
+    app: Celery, worker: InlineWorker, ran: list[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A replay of a delivery says in the log how to run an old id on purpose."""
+    caplog.set_level("INFO")
+    charge = charge_of(app, ran)
+    for _ in range(2):
+        charge.apply_async((7,), task_id="old")
+        worker.run()
+    assert "idempotency_key=False" in caplog.text
+
+
+def test_second_delivery_while_the_first_runs(app: Celery, worker: InlineWorker, ran: list[Any], store: Store) -> None:
+    """A copy delivered while the first run is alive does not run beside it: it waits, then gets the record (B06)."""
+    outcomes: list[Delivery] = []
+    message: Any = None
+
+    def deliver_again() -> str:
+        if not outcomes:
+            thread = threading.Thread(target=lambda: outcomes.append(worker.run(message, redelivered=True)))
+            thread.start()
+            thread.join(20)
+            assert store.peek(names(store.prefix, "order:7")) is not None
+            lease = current_lease()
+            assert lease is not None
+            lease.ensure_held()
+        return "once"
+
+    charge = charge_of(app, ran, result=deliver_again, celery={**LATE, "track_started": True})
+    charge.delay(7)
+    message = worker.take()
+    assert worker.run(message).result == "once"
+    assert [outcome.state for outcome in outcomes] == ["STARTED"]  # the stored state is the first run's
+    assert worker.run().result == "once"
+    assert len(ran) == 1
+
+
+def test_older_copies_of_a_retried_message_end(app: Celery, worker: InlineWorker, ran: list[Any]) -> None:
+    """A run that ended by publishing its retry leaves a mark: an older copy ends silently, the retry runs."""
+
+    @app.task(bind=True, lazy=False, acks_late=True, name="shop.charge")
+    @single_instance(key="order:{order_id}")
+    def charge(self: Any, order_id: int) -> str:
+        ran.append(self.request.retries)
+        if self.request.retries == 0:
+            raise self.retry(countdown=0)
+        return "done"
+
+    charge.delay(7)
+    message = worker.take()
+    assert worker.run(message).state == "RETRY"
+    copy = worker.run(message, redelivered=True)
+    assert (copy.state, copy.acknowledged) == ("RETRY", True)
+    retry = worker.take()
+    assert worker.run(retry).result == "done"
+    assert worker.run(message, redelivered=True).result == "done"
+    assert worker.run(retry, redelivered=True).result == "done"
+    assert ran == [0, 1]
+    assert worker.waiting() == 0
+
+
+@pytest.mark.parametrize(
+    ("broker", "options", "seconds"),
+    [("redis://h", {}, 7200), ("redis://h", {"visibility_timeout": 86400}, 172800), ("amqp://h", {}, 7200)],
+    ids=str,
+)
+def test_how_long_a_delivery_is_remembered(
+    make_app: MakeApp, broker: str, options: dict[str, Any], seconds: int
+) -> None:
+    """The record of a delivery answers for twice the visibility timeout, at least two hours."""
+    app = make_app(broker_url=broker, broker_transport_options=options)
+    plan: Plan = type(charge_of(app, [])).singleton_lock_plan()
+    assert plan.delivery_ttl == seconds

@@ -1,0 +1,183 @@
+"""Renewal by ticks: the test moves the clock and says when the thread would wake; nothing sleeps."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable
+
+import pytest
+
+from celery_singleton_lock import StoreUnavailable
+from celery_singleton_lock.keys import names
+from celery_singleton_lock.lease import Lease
+from celery_singleton_lock.protocol import Ask, Granted, Hold, Holder
+from celery_singleton_lock.renewal import Renewer
+
+from ..support.clock import ManualClock
+from .flaky_store import FlakyStore
+
+TTL = 30.0
+DEADLINE = 29.698  # the ttl without 1 % and 2 ms
+
+
+@pytest.fixture
+def flaky(clock: ManualClock) -> FlakyStore:
+    """A store that shares the test's clock."""
+    return FlakyStore(clock)
+
+
+@pytest.fixture
+def renewer(clock: ManualClock) -> Renewer:
+    """A renewer that moves only by `tick`."""
+    return Renewer(clock, threaded=False)
+
+
+def hold(
+    renewer: Renewer,
+    store: FlakyStore,
+    key: str = "order:7",
+    ttl: float = TTL,
+    max_hold: float | None = None,
+    on_lost: Callable[[Lease], None] | None = None,
+) -> Lease:
+    """Take a lock and have it renewed."""
+    sent, where, token = store.time(), names(store.prefix, key), f"{key}-token"
+    answer = store.acquire(Ask(where, token, Holder(), ttl))
+    assert isinstance(answer, Granted)
+    lease = Lease(key, token, answer.fence, ttl, sent=sent, max_hold=max_hold, clock=store.time, on_lost=on_lost)
+    renewer.add(lease, Hold(where, token, answer.fence, ttl), store, sent)
+    return lease
+
+
+def left(store: FlakyStore, key: str = "order:7") -> float | None:
+    """How long the store's lock still lives."""
+    taken = store.peek(names(store.prefix, key))
+    return taken.remaining if taken else None
+
+
+def run_until(renewer: Renewer, clock: ManualClock, end: float) -> None:
+    """Let the renewer tick whenever it wants to, until ``end`` seconds from now."""
+    end += clock()
+    while (pause := renewer.tick()) is not None and clock() + pause <= end:
+        clock.advance(pause or 0.001)
+    clock.now = max(clock.now, end)
+
+
+def test_renews_at_a_third_of_the_ttl(renewer: Renewer, flaky: FlakyStore, clock: ManualClock) -> None:
+    """A lease is renewed at a third of its ttl, then a third after that, each time to its full length."""
+    begun = clock()
+    lease = hold(renewer, flaky)
+    assert renewer.tick() == pytest.approx(TTL / 3)
+    assert flaky.renewals == []
+    for _ in range(3):
+        clock.advance(TTL / 3)
+        assert renewer.tick() == pytest.approx(TTL / 3)
+        assert left(flaky) == TTL
+        assert lease.remaining() == pytest.approx(DEADLINE)
+    assert [at - begun for at, _, _ in flaky.renewals] == pytest.approx([10, 20, 30])
+
+
+def test_body_of_many_ttls_keeps_its_lease(renewer: Renewer, flaky: FlakyStore, clock: ManualClock) -> None:
+    """A body of ten ttls keeps its lease, and the store's lock never lives longer than the ttl (B41)."""
+    lease = hold(renewer, flaky)
+    for _ in range(60):
+        run_until(renewer, clock, TTL / 6)
+        remaining = left(flaky)
+        assert remaining is not None
+        assert 0 < remaining <= TTL
+        lease.ensure_held()
+
+
+def test_nothing_to_do(renewer: Renewer) -> None:
+    """With no lease there is nothing to wait for."""
+    assert renewer.tick() is None
+
+
+def test_slow_answer_is_counted_from_its_request(renewer: Renewer, flaky: FlakyStore, clock: ManualClock) -> None:
+    """The time a renewal's answer took comes off the lease (B51)."""
+    lease = hold(renewer, flaky)
+    clock.advance(10)
+    flaky.afterwards = lambda: clock.advance(5)
+    renewer.tick()
+    assert lease.remaining() == pytest.approx(DEADLINE - 5)
+
+
+def test_wall_clock_jumps_change_nothing(
+    renewer: Renewer, flaky: FlakyStore, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A wall clock that jumps by an hour moves no renewal and no deadline (B51)."""
+    wall = time.time
+    lease = hold(renewer, flaky)
+    for jump in (3600.0, -3600.0):
+        monkeypatch.setattr(time, "time", lambda jump=jump: wall() + jump)
+        assert renewer.tick() == pytest.approx(TTL / 3)
+        assert lease.remaining() == pytest.approx(DEADLINE)
+
+
+def test_thousand_leases_share_a_call(renewer: Renewer, flaky: FlakyStore, clock: ManualClock) -> None:
+    """A thousand leases of one store are renewed in one call."""
+    leases = [hold(renewer, flaky, f"order:{number}") for number in range(1000)]
+    clock.advance(10)
+    renewer.tick()
+    assert [len(holds) for _, holds, _ in flaky.renewals] == [1000]
+    assert {lease.remaining() for lease in leases} == {leases[0].remaining()}
+    assert leases[0].remaining() == pytest.approx(DEADLINE)
+
+
+def test_leases_fall_into_step(renewer: Renewer, flaky: FlakyStore, clock: ManualClock) -> None:
+    """Leases taken shortly after each other are renewed together."""
+    leases = []
+    for number in range(5):
+        leases.append(hold(renewer, flaky, f"order:{number}"))
+        clock.advance(0.5)
+    run_until(renewer, clock, 30)
+    assert {len(holds) for _, holds, _ in flaky.renewals} == {5}
+    assert not any(lease.lost for lease in leases)
+
+
+def test_stores_are_asked_apart(renewer: Renewer, clock: ManualClock, caplog: pytest.LogCaptureFixture) -> None:
+    """Leases of two stores are renewed in two calls, and one store's failure is not the other's."""
+    good, bad = FlakyStore(clock), FlakyStore(clock)
+    kept, failed = hold(renewer, good, "good"), hold(renewer, bad, "bad")
+    bad.fault = StoreUnavailable("no answer")
+    run_until(renewer, clock, TTL)
+    assert (kept.lost, failed.lost) == (False, True)
+    assert "no answer" in caplog.text
+
+
+def test_discarded_lease_is_left_alone(renewer: Renewer, flaky: FlakyStore, clock: ManualClock) -> None:
+    """After its release a lease is not renewed any more (B40)."""
+    lease = hold(renewer, flaky)
+    renewer.discard(lease.token)
+    assert renewer.tick() is None
+    clock.advance(20)
+    assert renewer.tick() is None
+    assert flaky.renewals == []
+
+
+def test_forgotten_lease_is_not_renewed(renewer: Renewer, flaky: FlakyStore, clock: ManualClock) -> None:
+    """A lease that its call has forgotten, however that ended, is not kept alive for ever (B40)."""
+    lease = hold(renewer, flaky)
+    del lease
+    gc.collect()
+    clock.advance(10)
+    renewer.tick()
+    assert (flaky.renewals, len(renewer), renewer.tick()) == ([], 0, None)
+
+
+def test_release_during_a_renewal(renewer: Renewer, flaky: FlakyStore, clock: ManualClock) -> None:
+    """A renewal in flight while its body ends neither revives the lock nor reports a loss (B40)."""
+    told: list[Lease] = []
+    lease = hold(renewer, flaky, on_lost=told.append)
+    clock.advance(10)
+
+    def body_ends() -> None:
+        flaky.afterwards = lambda: None
+        renewer.discard(lease.token)
+        lease.end()
+        flaky.release(Hold(names(flaky.prefix, "order:7"), lease.token, lease.fence, TTL))
+
+    flaky.afterwards = body_ends
+    renewer.tick()
+    assert (told, left(flaky), renewer.tick()) == ([], None, None)

@@ -1,0 +1,229 @@
+"""Renewals that fail, come too late or are refused: when a lease is lost, and that it stays so."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import pytest
+
+from celery_singleton_lock import StoreUnavailable
+from celery_singleton_lock.keys import names
+from celery_singleton_lock.lease import Lease
+from celery_singleton_lock.protocol import Ask, Granted, Hold, Holder
+from celery_singleton_lock.renewal import Renewer
+
+from ..support.clock import ManualClock
+from .flaky_store import FlakyStore
+
+TTL = 30.0
+
+
+DEADLINE = 29.698  # the ttl without 1 % and 2 ms
+
+
+@pytest.fixture
+def flaky(clock: ManualClock) -> FlakyStore:
+    """A store that shares the test's clock."""
+    return FlakyStore(clock)
+
+
+@pytest.fixture
+def renewer(clock: ManualClock) -> Renewer:
+    """A renewer that moves only by `tick`."""
+    return Renewer(clock, threaded=False)
+
+
+def hold(
+    renewer: Renewer,
+    store: FlakyStore,
+    key: str = "order:7",
+    ttl: float = TTL,
+    max_hold: float | None = None,
+    on_lost: Callable[[Lease], None] | None = None,
+) -> Lease:
+    """Take a lock and have it renewed."""
+    sent, where, token = store.time(), names(store.prefix, key), f"{key}-token"
+    answer = store.acquire(Ask(where, token, Holder(), ttl))
+    assert isinstance(answer, Granted)
+    lease = Lease(key, token, answer.fence, ttl, sent=sent, max_hold=max_hold, clock=store.time, on_lost=on_lost)
+    renewer.add(lease, Hold(where, token, answer.fence, ttl), store, sent)
+    return lease
+
+
+def left(store: FlakyStore, key: str = "order:7") -> float | None:
+    """How long the store's lock still lives."""
+    taken = store.peek(names(store.prefix, key))
+    return taken.remaining if taken else None
+
+
+def run_until(renewer: Renewer, clock: ManualClock, end: float) -> None:
+    """Let the renewer tick whenever it wants to, until ``end`` seconds from now."""
+    end += clock()
+    while (pause := renewer.tick()) is not None and clock() + pause <= end:
+        clock.advance(pause or 0.001)
+    clock.now = max(clock.now, end)
+
+
+def test_failure_is_tried_again_sooner(renewer: Renewer, flaky: FlakyStore, clock: ManualClock) -> None:
+    """A renewal that failed is tried again after a twelfth of the ttl, until one gets through."""
+    begun = clock()
+    lease = hold(renewer, flaky)
+    flaky.fault = StoreUnavailable("no answer")
+    run_until(renewer, clock, 18)
+    assert [at - begun for at, _, _ in flaky.renewals] == pytest.approx([10, 12.5, 15, 17.5])
+    flaky.fault = None
+    run_until(renewer, clock, 3)
+    assert lease.remaining() > TTL / 2
+    assert not lease.lost
+
+
+def test_nobody_can_tell_is_no_refusal(renewer: Renewer, flaky: FlakyStore, clock: ManualClock) -> None:
+    """An answer that nobody can tell is like none: asked again sooner, and lost only at the deadline."""
+    begun = clock()
+    lease = hold(renewer, flaky)
+    flaky.unsure = True
+    run_until(renewer, clock, 13)
+    assert [at - begun for at, _, _ in flaky.renewals] == pytest.approx([10, 12.5])
+    assert not lease.lost
+    run_until(renewer, clock, TTL)
+    assert lease.lost
+
+
+def test_silent_server_loses_the_lease_at_the_deadline(renewer: Renewer, flaky: FlakyStore, clock: ManualClock) -> None:
+    """Where no renewal gets through, the observer hears of the loss at the local deadline (B07, B13)."""
+    begun, told = clock(), list[float]()
+    lease = hold(renewer, flaky, on_lost=lambda lease: told.append(clock() - begun))
+    flaky.fault = StoreUnavailable("no answer")
+    run_until(renewer, clock, TTL)
+    assert told == [pytest.approx(DEADLINE, abs=0.01)]
+    assert lease.lost
+    assert len(renewer) == 0
+    assert renewer.tick() is None
+
+
+def test_slow_failures_end_at_the_deadline_too(renewer: Renewer, flaky: FlakyStore, clock: ManualClock) -> None:
+    """Calls that take all of their time before they fail do not put the loss off (B13)."""
+    told: list[float] = []
+    begun = clock()
+
+    def hang() -> None:
+        clock.advance(flaky.renewals[-1][2])
+        raise StoreUnavailable("timeout")
+
+    flaky.timeout = 60.0
+    lease = hold(renewer, flaky, on_lost=lambda lease: told.append(clock() - begun))
+    flaky.afterwards = hang
+    run_until(renewer, clock, TTL * 2)
+    assert lease.lost
+    assert told[0] <= DEADLINE + 0.01
+
+
+def test_no_call_outlasts_its_lease(renewer: Renewer, flaky: FlakyStore, clock: ManualClock) -> None:
+    """A renewal is given at most a quarter of the ttl, and no more than what is left of the lease."""
+    flaky.timeout = 60.0
+    lease = hold(renewer, flaky)
+    flaky.fault = StoreUnavailable("refused at once")
+    while renewer.tick() is not None:
+        if flaky.renewals and flaky.renewals[-1][0] == clock():
+            assert flaky.renewals[-1][2] <= min(TTL / 4, lease.remaining())
+        clock.advance(0.5)
+    assert len(flaky.renewals) > 3
+
+
+def test_store_timeout_bounds_a_call(renewer: Renewer, flaky: FlakyStore, clock: ManualClock) -> None:
+    """The store's own timeout bounds a renewal where it is shorter than a quarter of the ttl."""
+    lease = hold(renewer, flaky)
+    clock.advance(10)
+    renewer.tick()
+    assert flaky.renewals[0][2] == flaky.timeout == 1.0
+    assert not lease.lost
+
+
+def test_shortest_lease_bounds_the_call(renewer: Renewer, flaky: FlakyStore, clock: ManualClock) -> None:
+    """A hung call for a long lease does not keep a short one from knowing of its end."""
+    leases = [hold(renewer, flaky, "long", ttl=60), hold(renewer, flaky, "short", ttl=1.2)]
+    clock.advance(0.4)
+    renewer.tick()
+    assert flaky.renewals[0][2] <= 0.3
+    assert not any(lease.lost for lease in leases)
+
+
+def test_refusal_loses_at_once(renewer: Renewer, flaky: FlakyStore, clock: ManualClock) -> None:
+    """A lease that the store does not hold any more is lost at the next renewal, and is not renewed again (B07)."""
+    told: list[Lease] = []
+    lease = hold(renewer, flaky, on_lost=told.append)
+    flaky.release(Hold(names(flaky.prefix, "order:7"), "order:7-token", 0, TTL))
+    run_until(renewer, clock, 10)
+    assert told == [lease]
+    assert lease.reason == "the server does not hold it any more"
+    assert left(flaky) is None
+    assert len(renewer) == 0
+
+
+def test_late_success_revives_nothing(renewer: Renewer, flaky: FlakyStore, clock: ManualClock) -> None:
+    """A renewal whose answer comes after the deadline leaves the lease lost, though the store said yes (B11, B51)."""
+    told: list[Lease] = []
+    lease = hold(renewer, flaky, on_lost=told.append)
+    clock.advance(10)
+    flaky.afterwards = lambda: clock.advance(TTL)
+    renewer.tick()
+    flaky.afterwards = lambda: None
+    assert lease.lost
+    renewer.tick()
+    assert told == [lease]
+    assert len(renewer) == 0
+    assert len(flaky.renewals) == 1
+
+
+def test_paused_process_finds_its_lease_lost(renewer: Renewer, flaky: FlakyStore, clock: ManualClock) -> None:
+    """After a pause of two ttls the lease is lost and no renewal is even asked for (B11, B51)."""
+    lease = hold(renewer, flaky)
+    clock.advance(2 * TTL)
+    renewer.tick()
+    assert lease.lost
+    assert lease.reason == "it ran out before a renewal was confirmed"
+    assert flaky.renewals == []
+
+
+def test_max_hold_ends_renewal(renewer: Renewer, flaky: FlakyStore, clock: ManualClock) -> None:
+    """A hung body is renewed until `max_hold` and no longer: then the lease counts as lost (B40)."""
+    begun, told = clock(), list[float]()
+    lease = hold(renewer, flaky, max_hold=65, on_lost=lambda lease: told.append(clock() - begun))
+    run_until(renewer, clock, 300)
+    assert told == [pytest.approx(65, abs=0.01)]
+    assert lease.reason == "max_hold is over"
+    assert max(at for at, _, _ in flaky.renewals) - begun < 65
+    assert left(flaky) is None
+
+
+@pytest.mark.parametrize("fault", [RuntimeError("driver"), OSError("driver")], ids=repr)
+def test_unexpected_fault_is_logged_and_tried_again(
+    renewer: Renewer, flaky: FlakyStore, clock: ManualClock, fault: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A fault that no store should have is logged with its traceback, and the renewal is tried again."""
+    lease = hold(renewer, flaky)
+    flaky.fault = fault
+    clock.advance(10)
+    assert renewer.tick() == pytest.approx(2.5)
+    assert [record.levelno for record in caplog.records] == [logging.ERROR]
+    flaky.fault = None
+    clock.advance(2.5)
+    renewer.tick()
+    assert lease.remaining() == pytest.approx(DEADLINE)
+
+
+def test_observers_fault_does_not_stop_the_others(
+    renewer: Renewer, flaky: FlakyStore, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An observer that raises at a loss does not keep the other leases from being renewed."""
+
+    def broken(_: Lease) -> None:
+        raise RuntimeError("observer")
+
+    lost = hold(renewer, flaky, "lost", on_lost=broken)
+    kept = hold(renewer, flaky, "kept")
+    flaky.release(Hold(names(flaky.prefix, "lost"), "lost-token", 0, TTL))
+    run_until(renewer, clock, TTL)
+    assert (lost.lost, kept.lost) == (True, False)
+    assert "the observer of a lost lease failed" in caplog.text

@@ -1,0 +1,217 @@
+"""A store that is out of reach: three policies, none of them silent, and a body's outcome that always stands."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+from celery import Celery
+
+from celery_singleton_lock import LeaseLost, StoreUnavailable, current_lease, single_instance
+from celery_singleton_lock.keys import key_id
+from celery_singleton_lock.message import HEADER
+from celery_singleton_lock.settings import settings_of
+
+from ..support.clock import ManualClock
+from .flaky_store import FlakyStore
+from .inline_worker import InlineWorker
+
+
+@pytest.fixture
+def flaky(app: Celery, clock: ManualClock) -> FlakyStore:
+    """The app's store, whose faults the test switches on."""
+    store = FlakyStore(clock)
+    vars(settings_of(app))["store"] = store
+    return store
+
+
+def charge_of(app: Celery, body: Any = lambda: "done", **options: Any) -> Any:
+    """A locked task."""
+
+    @app.task(name="shop.charge", lazy=False)
+    @single_instance(key="order:{order_id}", **options)
+    def charge(order_id: int) -> Any:
+        return body()
+
+    return charge
+
+
+NO_ANSWER = StoreUnavailable("TimeoutError: no answer")
+DENIED = StoreUnavailable("AuthenticationError: no", denied=True)
+
+
+def test_retry_is_a_lock_wait(app: Celery, worker: InlineWorker, flaky: FlakyStore) -> None:
+    """By default the message waits as for a lock, with its waits counted and its retries spared; then it runs (B05)."""
+    charge_of(app).delay(7)
+    flaky.fault = NO_ANSWER
+    outcome = worker.run()
+    assert outcome.state == "RETRY"
+    assert isinstance(outcome.result, StoreUnavailable)
+    message = worker.take()
+    assert message is not None
+    assert (message.headers[HEADER]["waits"], message.headers["retries"]) == (1, 0)
+    flaky.fault = None
+    assert worker.run(message).result == "done"
+
+
+def test_limit_ends_in_the_reason(app: Celery, worker: InlineWorker, flaky: FlakyStore) -> None:
+    """After `retry_limit` waits the task fails with StoreUnavailable."""
+    charge_of(app, retry_limit=1).delay(7)
+    flaky.fault = NO_ANSWER
+    assert worker.run().state == "RETRY"
+    outcome = worker.run()
+    assert (outcome.state, type(outcome.result)) == ("FAILURE", StoreUnavailable)
+
+
+@pytest.mark.parametrize("policy", ["retry", "raise"])
+def test_direct_call_raises(app: Celery, flaky: FlakyStore, worker: InlineWorker, policy: str) -> None:
+    """A direct call never runs unlocked unless it is asked to, and sends nothing (B35)."""
+    charge = charge_of(app, pytest.fail, on_unavailable=policy)
+    flaky.fault = NO_ANSWER
+    with pytest.raises(StoreUnavailable):
+        charge(7)
+    assert worker.waiting() == 0
+
+
+def test_raise(app: Celery, worker: InlineWorker, flaky: FlakyStore) -> None:
+    """With "raise" the task fails at once."""
+    charge_of(app, pytest.fail, on_unavailable="raise").delay(7)
+    flaky.fault = NO_ANSWER
+    assert isinstance(worker.run().result, StoreUnavailable)
+    assert worker.waiting() == 0
+
+
+def test_run_without_a_lock(
+    app: Celery, worker: InlineWorker, flaky: FlakyStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With "run" the body runs without a lease, and an error in the log says so."""
+    charge_of(app, lambda: current_lease() is None, on_unavailable="run").delay(7)
+    flaky.fault = NO_ANSWER
+    assert worker.run().result is True
+    (record,) = [record for record in caplog.records if record.name.startswith("celery_singleton_lock")]
+    assert (record.levelno, "WITHOUT a lock" in record.getMessage()) == (logging.ERROR, True)
+
+
+@pytest.mark.parametrize("policy", ["run", "retry"])
+def test_denied_never_runs_without_a_lock(app: Celery, worker: InlineWorker, flaky: FlakyStore, policy: str) -> None:
+    """Denied credentials are no outage: no policy runs the body without a lock (B46, B47)."""
+    charge = charge_of(app, pytest.fail, on_unavailable=policy)
+    flaky.fault = DENIED
+    with pytest.raises(StoreUnavailable):
+        charge(7)
+    charge.delay(7)
+    assert worker.run().state == "RETRY"
+
+
+def test_unlocked_body_inside_a_locked_one(app: Celery, flaky: FlakyStore) -> None:
+    """A body that runs without a lock inside one that holds another has no lease, not the outer one's."""
+    unlocked = charge_of(app, current_lease, on_unavailable="run")
+
+    @app.task(lazy=False)
+    @single_instance(key="outer")
+    def outer() -> Any:
+        flaky.fault = NO_ANSWER
+        return unlocked(8), current_lease()
+
+    inner, lease = outer()
+    assert inner is None
+    assert lease.key == "outer"
+
+
+@pytest.mark.parametrize("late", [True, False], ids=["record", "no record"])
+def test_release_that_fails_changes_nothing(
+    app: Celery, worker: InlineWorker, flaky: FlakyStore, late: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A store that is gone at the body's end leaves result and state as they are, with one warning (B07, B49)."""
+
+    def body() -> str:
+        flaky.fault = NO_ANSWER
+        return "done"
+
+    @app.task(name="shop.charge", lazy=False, acks_late=late)
+    @single_instance(key="order:{order_id}")
+    def charge(order_id: int) -> str:
+        return body()
+
+    charge.delay(7)
+    outcome = worker.run()
+    assert (outcome.state, outcome.result, outcome.acknowledged) == ("SUCCESS", "done", True)
+    (record,) = [record for record in caplog.records if record.name.startswith("celery_singleton_lock")]
+    assert "was not released" in record.getMessage()
+    assert worker.waiting() == 0
+
+
+def test_release_that_fails_keeps_the_bodys_error(app: Celery, flaky: FlakyStore) -> None:
+    """A body's own exception is not hidden by the store's."""
+
+    def body() -> None:
+        flaky.fault = NO_ANSWER
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        charge_of(app, body)(7)
+
+
+def test_lease_that_was_lost_is_said_at_the_end(
+    app: Celery, flaky: FlakyStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A body whose key is gone at its end keeps its result, and a warning says that the lock was lost (B07, B11)."""
+
+    def body() -> str:
+        (name,) = flaky._locks._entries
+        flaky._locks.pop(name)
+        return "done"
+
+    assert charge_of(app, body)(7) == "done"
+    (record,) = [record for record in caplog.records if record.name.startswith("celery_singleton_lock")]
+    assert record.levelno == logging.WARNING
+    assert key_id("order:7") in record.getMessage()
+
+
+def test_body_can_ask_and_stop(app: Celery, flaky: FlakyStore) -> None:
+    """`ensure_held` in a body raises LeaseLost, which fails the task as any error of its own (B07)."""
+
+    def body() -> None:
+        lease = current_lease()
+        assert lease is not None
+        lease.lose("the server does not hold it any more")
+        lease.ensure_held()
+
+    with pytest.raises(LeaseLost):
+        charge_of(app, body)(7)
+
+
+def test_record_that_cannot_be_read(app: Celery, worker: InlineWorker, flaky: FlakyStore) -> None:
+    """A record that a newer release wrote is no answer: the message waits, and no body runs twice."""
+    charge = charge_of(app, lambda: "done", idempotency_key="{order_id}")
+    assert charge(7) == "done"
+    (name,) = flaky._records._entries
+    record = flaky._records.get(name)
+    assert record is not None
+    flaky._records.set(name, record._replace(body=b'{"v": 99}'), 60.0)
+    charge.delay(7)
+    assert worker.run().state == "RETRY"
+    with pytest.raises(StoreUnavailable):
+        charge(7)
+
+
+def test_enabled_false_asks_no_store(app: Celery, worker: InlineWorker, flaky: FlakyStore) -> None:
+    """With `enabled=False` no store is asked; the body has a lease that never ends, with a fence and a record id."""
+    flaky.fault = NO_ANSWER
+    seen: list[Any] = []
+
+    def body() -> str:
+        lease = current_lease()
+        assert lease is not None
+        lease.ensure_held()
+        seen.append((lease.key, lease.remaining(), lease.fence > 10**15, lease.record_id))
+        return "done"
+
+    charge = charge_of(app, body, enabled=False)
+    assert charge(7) == "done"
+    charge.delay(7)
+    assert worker.run().result == "done"
+    assert [entry[:3] for entry in seen] == [("order:7", float("inf"), True)] * 2
+    assert len(seen[1][3]) == 32
+    assert current_lease() is None
