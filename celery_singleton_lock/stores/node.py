@@ -36,6 +36,8 @@ class _Parked(NamedTuple):
 
     def undone(self) -> list[Command]:
         """The releases that the server could not carry out, since it has forgotten its scripts."""
+        if not self.last:
+            return []
         unknown = unknown_scripts(self.stream.values[-len(self.last) :])
         return [self.last[place] for place in unknown if self.last[place].script in (RELEASE, COPY)]
 
@@ -91,6 +93,7 @@ class Node:
             try:
                 settled = stream.pull()
                 if settled and (again := parked.undone()):
+                    self._parked[0] = parked._replace(last=again)
                     stream.send(b"".join([command.packed(by_text=True) for command in again]), len(again))
                     settled = False
             except RedisError:
