@@ -192,7 +192,7 @@ def clock_server(start_server: StartServer, directory: Path, offset: Path) -> Se
     variables = (
         f"LD_PRELOAD={library} FAKETIME_TIMESTAMP_FILE={offset} FAKETIME_NO_CACHE=1 FAKETIME_DONT_FAKE_MONOTONIC=1"
     )
-    script.write_text(f'#!/bin/sh\nexec env {variables} {valkey_binary()} "$@"\n')
+    script.write_text(f'#!/bin/sh\nexec env {variables} {redis_binary()} "$@"\n')
     script.chmod(0o755)
     return start_server(binary=str(script))
 

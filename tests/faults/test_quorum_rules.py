@@ -397,6 +397,19 @@ class TestRecords:
             with server.client() as client:
                 assert client.get(NAMES.record(RECORD)) == "0:60:newer"
 
+    def test_copy_leaves_a_newer_record_alone(self, three: Deployment) -> None:
+        """A server that was not heard in time may have a newer record: the copy of an older one leaves it."""
+        store = three.quorum()
+        warm(store)
+        three.cables[2].hold()
+        self.leave(three, 0, 50, "older")
+        self.leave(three, 2, 60, "newer")
+        assert isinstance(guard(store, record_id=RECORD, rank=0).acquire(), Recorded)
+        three.cables[2].heal()
+        settle(store)
+        with three.servers[2].client() as client:
+            assert client.get(NAMES.record(RECORD)) == "0:60:newer"
+
     def test_no_majority_to_copy_to(self, three: Deployment) -> None:
         """A record that cannot be copied is not answered yet: the next asker might miss it."""
         store = three.quorum(timeout=0.2)
