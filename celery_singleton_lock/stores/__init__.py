@@ -56,7 +56,7 @@ def _open_list(urls: list[str], prefix: str, timeout: float) -> Store:
         raise LockConfigError(
             "singleton_lock_url: two servers are worse than one, since both must answer; give one or three"
         )
-    if len(set(urls)) < len(urls):
+    if len({_server(url) for url in urls}) < len(urls):
         raise LockConfigError("singleton_lock_url: a server stands in the list twice; its vote must count once")
     if len(urls) % 2 == 0:
         logger.warning(
@@ -67,6 +67,18 @@ def _open_list(urls: list[str], prefix: str, timeout: float) -> Store:
     from .quorum import QuorumStore
 
     return QuorumStore(urls, prefix=prefix, timeout=timeout)
+
+
+def _server(url: str) -> tuple[str, int] | str:
+    """Which server a URL names: not its database, nor its user. Another name of one is found out when it is connected."""
+    try:
+        parts = urlsplit(url)
+        if parts.scheme == "unix":
+            return parts.path
+        host = parts.hostname or "localhost"
+        return "localhost" if host in ("127.0.0.1", "::1") else host, parts.port or 6379
+    except ValueError:
+        return url
 
 
 def redact(url: str) -> str:
