@@ -70,7 +70,7 @@ def _open_list(urls: list[str], prefix: str, timeout: float) -> Store:
 
 
 def _server(url: str) -> tuple[str, int] | str:
-    """Which server a URL names: not its database, nor its user. Another name of one is found out when it is connected."""
+    """Which server a URL names: its database and user do not matter. Other names of it show when it is connected."""
     try:
         parts = urlsplit(url)
         if parts.scheme == "unix":

@@ -12,7 +12,7 @@ from celery_singleton_lock import Lock, LockConfigError, open_store
 from celery_singleton_lock.protocol import Answer, Granted, Recorded, Split, Store, Taken
 from celery_singleton_lock.stores.quorum import QuorumStore
 
-from ..support.quorums import QuorumDoor, urls
+from ..support.quorums import QuorumDoor, connect, urls
 from ..support.servers import Server, valkey_binary
 from .contract import BERT, RECORD, TTL, BackDoor, Client, StoreContract, about
 
@@ -45,6 +45,8 @@ class TestQuorum(StoreContract):
     def store(self, five: list[Server], clients: list[redis.Redis]) -> Iterator[Store]:
         """The store on them; slow machines are no subject here."""
         made = open_store(urls(five[: len(clients)]), timeout=5.0)
+        assert isinstance(made, QuorumStore)
+        connect(made)
         yield made
         made.close()
 

@@ -16,7 +16,7 @@ from celery_singleton_lock.protocol import Ask, Granted, Hold, Holder, Recorded,
 from celery_singleton_lock.renewal import Renewer
 from celery_singleton_lock.stores.quorum import QuorumStore
 
-from ..support.quorums import settle
+from ..support.quorums import connect, settle
 from ..support.waiting import eventually
 from .conftest import Deployment
 
@@ -57,12 +57,7 @@ def warm(store: Store) -> None:
     assert other.acquire(blocking_timeout=5)
     other.release()
     if isinstance(store, QuorumStore):
-
-        def connected() -> bool:
-            settle(store)
-            return all(node._idle for node in store.nodes)
-
-        eventually(connected, 5, "a connection to every server")
+        connect(store)
 
 
 class TestUndo:
