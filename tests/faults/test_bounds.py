@@ -164,6 +164,18 @@ def test_failing_calls_leave_nothing(five: Deployment, state: str) -> None:
     assert after[2] <= memory + 8 * 2**20
 
 
+def test_remembered_error_keeps_no_tracebacks(three: Deployment) -> None:
+    """A dead server's error is given anew to every call: one that is raised again and again grows."""
+    store = three.quorum()
+    for server in three.servers[:2]:
+        server.kill()
+    with pytest.raises(StoreUnavailable):
+        guard(store).acquire()
+    node = store.nodes[0]
+    eventually(lambda: node.connect_soon() is not None, 2, "the refused connection")
+    assert node.connect_soon() is not node.connect_soon()
+
+
 def test_slow_server_costs_nothing(three: Deployment) -> None:
     """A server that always answers later than the others is asked with a bounded number of connections."""
     store = three.quorum()
