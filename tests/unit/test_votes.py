@@ -86,7 +86,7 @@ def test_holder_needs_a_majority_for_one_token() -> None:
 
 
 def test_holder_may_be_behind_a_silent_server() -> None:
-    """Nobody holds it where a majority is free, or all have answered and no majority names one; else nobody can tell."""
+    """Free where a majority is, or where all have answered and no majority names one; else nobody can tell."""
     free: Reply = [[b"free"]]
     assert votes(taken(A), free, DOWN, asked=3).holdable
     assert not votes(taken(A), free, free, asked=3).holdable
