@@ -53,7 +53,7 @@ class Guard:
         self.record_id = record_id
         self.rank = rank
         self.lease: Lease | None = None
-        self._renewer = renewer or default_renewer()
+        self._renewer = default_renewer() if renewer is None else renewer
         self._clock = clock
         self._on_lost = on_lost
         self._sleep = sleep
