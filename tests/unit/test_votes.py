@@ -85,6 +85,16 @@ def test_holder_needs_a_majority_for_one_token() -> None:
     assert votes(taken(A), taken(A), taken(B), taken(B), taken(C)).holder() is None
 
 
+def test_holder_may_be_behind_a_silent_server() -> None:
+    """Free where a majority is, or where all have answered and no majority names one; else nobody can tell."""
+    free: Reply = [[b"free"]]
+    assert votes(taken(A), free, DOWN, asked=3).holdable
+    assert not votes(taken(A), free, free, asked=3).holdable
+    assert not votes(free, free, DOWN, asked=3).holdable
+    assert not votes(taken(A), taken(A), taken(B), taken(B), free).holdable
+    assert votes(DOWN, DOWN, DOWN).holdable
+
+
 def test_split_is_no_unreachable_server() -> None:
     """Where all have answered and nobody won, nothing could still be won; with silent servers it could."""
     assert not votes(taken(A), taken(A), taken(B), granted(), granted()).winnable
