@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from celery import Celery, Task
 from celery.exceptions import SoftTimeLimitExceeded
 
-from celery_singleton_lock import single_instance
+from celery_singleton_lock import current_lease, single_instance
 from celery_singleton_lock.contrib.sqlalchemy import AlreadyDone, StaleFence, claim, metadata
 
 app = Celery("soak", broker=os.environ["SOAK_BROKER"])
@@ -53,11 +53,15 @@ def kind_of(seed: int, number: int) -> str:
 
 
 @app.task(bind=True, max_retries=None)
-@single_instance(key="resource:{resource}", ttl=3, retry_backoff=0.05, retry_backoff_max=0.5)
+@single_instance(
+    key="resource:{resource}",
+    ttl=3,
+    retry_backoff=0.05,
+    retry_backoff_max=0.5,
+    enabled=not os.environ.get("SOAK_CONTROL"),
+)
 def book(self: Task, number: int, resource: int, kind: str) -> str:
     """Goes in, works, books once and goes out."""
-    from celery_singleton_lock import current_lease
-
     lease = current_lease()
     assert lease is not None
     try:
