@@ -72,13 +72,23 @@ class Guard:
     def acquire(self) -> Granted | Taken | Recorded:
         """Ask once. Raises `StoreUnavailable`."""
         end = self._clock() + call_timeout(self.store.timeout, self.ttl)
-        while isinstance(answer := self._attempt(end - self._clock()), Split):
+        split = False
+        while True:
+            try:
+                answer = self._attempt(end - self._clock())
+            except StoreUnavailable as error:
+                # After a split vote the servers were there: that the last attempt had no time left proves nothing.
+                if not split or error.denied or error.contended:
+                    raise
+                raise StoreUnavailable(error.reason, contended=True) from error
+            if not isinstance(answer, Split):
+                return answer
+            split = True
             # Two that ask at the same moment must not do so again: each waits a random few round trips.
             pause = random.uniform(0.0, 4 * max(answer.round_trip, 0.001))
             if self._clock() + pause >= end:
                 raise StoreUnavailable("the servers' votes were split until the time was over", contended=True)
             self._sleep(pause)
-        return answer
 
     def _attempt(self, patience: float) -> Answer:
         token = secrets.token_hex(16)

@@ -83,6 +83,11 @@ class Lease:
         return self._deadline
 
     @property
+    def ended(self) -> bool:
+        """Whether its body is over."""
+        return self._ended
+
+    @property
     def lost(self) -> bool:
         """Whether the lease ended before its body: another run may have the resource."""
         return self._reason is not None or (not self._ended and self._clock() >= self._deadline)
@@ -166,7 +171,8 @@ _held: ContextVar[tuple[Lease | Unlocked, ...]] = ContextVar("singleton_lock_hel
 def current_lease() -> Lease | None:
     """The lease that the running body holds; None where no lock is held."""
     held = _held.get()
-    return held[-1] if held and isinstance(held[-1], Lease) else None
+    lease = held[-1] if held else None
+    return lease if isinstance(lease, Lease) and not lease.ended else None  # one that ended was left behind
 
 
 def is_covered(key: str) -> bool:

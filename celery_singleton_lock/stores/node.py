@@ -95,6 +95,7 @@ class Node:
             try:
                 settled = stream.pull()
                 if settled and (again := parked.undone()):
+                    self._parked[0] = parked._replace(last=again)
                     stream.send(b"".join([command.packed(by_text=True) for command in again]), len(again))
                     settled = False
             except RedisError:

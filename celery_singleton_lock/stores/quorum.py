@@ -182,7 +182,7 @@ class QuorumStore:
         held = self._count_ones([command], hold.token, now() + call_timeout(self.timeout, hold.ttl), hold.ttl)
         if isinstance(held, StoreUnavailable):
             raise held
-        return 2 * held > self.majority  # of the first to answer: one of them may have lost its memory
+        return held > 0  # of a majority that answered: all of it must say that it was lost
 
     def peek(self, names: Names) -> Taken | None:
         """See `Store.peek`."""
@@ -194,7 +194,7 @@ class QuorumStore:
 
         flight = FanOut(self.nodes, self._all(commands.peek(names)))
         flight.run(now() + self.timeout, count)
-        if votes.answered < self.majority:
+        if votes.holder() is None and votes.holdable:
             raise self._unreachable("answered", votes.answered, votes.errors + flight.missing())
         return votes.holder()
 

@@ -67,6 +67,12 @@ class Votes:
         """Whether the servers that did not answer could still make a majority."""
         return len(self.granted) + self.unknown >= self.majority
 
+    @property
+    def holdable(self) -> bool:
+        """Whether one owner could still be named by a majority, were those asked that did not answer."""
+        tokens = Counter(taken.token for taken in self.taken.values())
+        return max(tokens.values(), default=0) + self.unknown >= self.majority
+
     def agreed(self, fence: int) -> bool:
         """Whether a majority granted it with this very fence."""
         return self._fences[fence] >= self.majority

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 import pytest
 import redis
 
-from celery_singleton_lock import Lock, open_store
-from celery_singleton_lock.protocol import Answer, Granted, Split, Store, Taken
+from celery_singleton_lock import Lock, LockConfigError, open_store
+from celery_singleton_lock.protocol import Answer, Granted, Recorded, Split, Store, Taken
 from celery_singleton_lock.stores.quorum import QuorumStore
 
-from ..support.quorums import QuorumDoor, urls
+from ..support.quorums import QuorumDoor, connect, urls
 from ..support.servers import Server, valkey_binary
 from .client import BERT, RECORD, TTL, BackDoor, Client, about
 from .contract import StoreContract
@@ -46,6 +46,8 @@ class TestQuorum(StoreContract):
     def store(self, five: list[Server], clients: list[redis.Redis]) -> Iterator[Store]:
         """The store on them; slow machines are no subject here."""
         made = open_store(urls(five[: len(clients)]), timeout=5.0)
+        assert isinstance(made, QuorumStore)
+        connect(made)
         yield made
         made.close()
 
@@ -131,3 +133,50 @@ class TestQuorum(StoreContract):
         anna.release()
         door.lifetimes()
         assert [client.exists(anna.names.lock) for client in door.clients] == [0] * len(door.clients)
+
+    @pytest.mark.parametrize("verb", ["acquire", "renew", "release", "peek"])
+    def test_scripts_are_forgotten(self, anna: Client, bert: Client, store: Store, door: QuorumDoor, verb: str) -> None:
+        """Servers that have forgotten their scripts are taught them again, a batch of renewals in its order (B38)."""
+        if verb != "acquire":
+            anna.granted()
+        door.lifetimes()
+        for client in door.clients:
+            client.script_flush()
+        if verb == "acquire":
+            anna.granted()
+        elif verb == "renew":
+            assert store.renew([anna.hold(), bert.hold(), anna.hold()], 5.0) == [True, False, True]
+        elif verb == "peek":
+            assert store.peek(anna.names) is not None
+        else:
+            assert anna.record() is True
+            door.lifetimes()
+            assert all(client.exists(anna.names.lock) == 0 for client in door.clients)
+            assert isinstance(bert.acquire(record_id=RECORD), Recorded)
+
+
+@pytest.mark.parametrize(
+    "urls",
+    [
+        ["redis://a:1/0", "redis://b:1/0"],
+        ["redis://a:1/0", "redis://b:1/0", "redis://a:1/5"],
+        ["redis://127.0.0.1/0", "redis://localhost:6379/0", "redis://b/0"],
+        ["unix:///tmp/s?db=1", "unix:///tmp/s", "redis://b/0"],
+        [],
+    ],
+)
+def test_lists_that_are_refused(urls: list[str]) -> None:
+    """B43 (e): two servers, none, and one that is named twice, whatever its database."""
+    with pytest.raises(LockConfigError, match="singleton_lock_url"):
+        open_store(urls)
+
+
+def test_list_of_one_is_that_server() -> None:
+    """B43 (e): a list of one URL is a single server; an even number warns."""
+    assert not isinstance(open_store(["redis://a:1/0"]), QuorumStore)
+
+
+def test_even_number_warns(caplog: pytest.LogCaptureFixture) -> None:
+    """B43 (e): a fourth server bears no more than three do."""
+    assert isinstance(open_store([f"redis://a:{port}/0" for port in range(1, 5)]), QuorumStore)
+    assert "odd number" in caplog.text

@@ -18,6 +18,7 @@ from celery_singleton_lock.protocol import Granted, Holder, Write
 from celery_singleton_lock.stores.node import MOST_PARKED
 from celery_singleton_lock.stores.quorum import QuorumStore
 
+from ..support.network import Network
 from ..support.servers import StartServer
 from ..support.waiting import eventually
 from .conftest import Deployment
@@ -121,14 +122,19 @@ def test_refused_credentials(start_server: StartServer, refusing: int, works: bo
     store.close()
 
 
-def test_same_server_twice_under_two_names(start_server: StartServer) -> None:
+def test_same_server_twice_under_two_names(start_server: StartServer, network: Network) -> None:
     """B43 (e): a server that is named twice has one vote; the second name is refused with the reason."""
     first, second = start_server(), start_server()
-    urls = [first.url(), f"redis://localhost:{first.port}/1", second.url()]
+    urls = [first.url(), network.cable(first.port).url, second.url()]
     store = open_store(urls, timeout=0.5)
     assert isinstance(store, QuorumStore)
     with Lock(store, "order:7"):
+        for node in store.nodes:
+            eventually(
+                lambda node=node: node._idle or node._parked or node.connect_soon(), 3, "a connection, or why not"
+            )
         assert len(set(store.nodes[0]._servers.values())) == 2
+    assert [str(node._error) for node in store.nodes if "stands in singleton_lock_url twice" in str(node._error)]
     first.kill()
     with pytest.raises(StoreUnavailable):
         guard(store).acquire()
@@ -164,6 +170,18 @@ def test_failing_calls_leave_nothing(five: Deployment, state: str) -> None:
     assert after[2] <= memory + 8 * 2**20
 
 
+def test_remembered_error_keeps_no_tracebacks(three: Deployment) -> None:
+    """A dead server's error is given anew to every call: one that is raised again and again grows."""
+    store = three.quorum()
+    for server in three.servers[:2]:
+        server.kill()
+    with pytest.raises(StoreUnavailable):
+        guard(store).acquire()
+    node = store.nodes[0]
+    eventually(lambda: node.connect_soon() is not None, 2, "the refused connection")
+    assert node.connect_soon() is not node.connect_soon()
+
+
 def test_slow_server_costs_nothing(three: Deployment) -> None:
     """A server that always answers later than the others is asked with a bounded number of connections."""
     store = three.quorum()
@@ -186,6 +204,8 @@ def test_many_threads_share_a_store(three: Deployment) -> None:
     store = three.quorum()
     warm(store)
     wrong: list[object] = []
+    doubts: list[int] = []
+    rounds: list[int] = []
     end = time.monotonic() + 2.0
 
     def work(number: int) -> None:
@@ -198,9 +218,11 @@ def test_many_threads_share_a_store(three: Deployment) -> None:
                 taken = store.peek(one._names)
                 if taken is None or taken.holder.task_id != f"task-{number}":
                     wrong.append(taken)
+            except StoreUnavailable:  # the third server has no connection yet, the second is cut off: nobody can tell
+                doubts.append(number)
+            finally:
                 one.release()
-            except StoreUnavailable as error:
-                wrong.append(error)
+                rounds.append(number)
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
     for thread in threads:
@@ -211,6 +233,7 @@ def test_many_threads_share_a_store(three: Deployment) -> None:
     for thread in threads:
         thread.join(20)
     assert not wrong, "\n".join(map(repr, wrong[:20]))
+    assert len(doubts) < len(rounds) / 10
 
 
 FORK = """

@@ -16,7 +16,7 @@ from celery_singleton_lock.protocol import Ask, Granted, Hold, Holder, Recorded,
 from celery_singleton_lock.renewal import Renewer
 from celery_singleton_lock.stores.quorum import QuorumStore
 
-from ..support.quorums import settle
+from ..support.quorums import connect, settle
 from ..support.waiting import eventually
 from .conftest import Deployment
 
@@ -57,12 +57,7 @@ def warm(store: Store) -> None:
     assert other.acquire(blocking_timeout=5)
     other.release()
     if isinstance(store, QuorumStore):
-
-        def connected() -> bool:
-            settle(store)
-            return all(node._idle for node in store.nodes)
-
-        eventually(connected, 5, "a connection to every server")
+        connect(store)
 
 
 class TestUndo:
@@ -396,6 +391,19 @@ class TestRecords:
         for server in three.servers[:2]:
             with server.client() as client:
                 assert client.get(NAMES.record(RECORD)) == "0:60:newer"
+
+    def test_copy_leaves_a_newer_record_alone(self, three: Deployment) -> None:
+        """A server that was not heard in time may have a newer record: the copy of an older one leaves it."""
+        store = three.quorum()
+        warm(store)
+        three.cables[2].hold()
+        self.leave(three, 0, 50, "older")
+        self.leave(three, 2, 60, "newer")
+        assert isinstance(guard(store, record_id=RECORD, rank=0).acquire(), Recorded)
+        three.cables[2].heal()
+        settle(store)
+        with three.servers[2].client() as client:
+            assert client.get(NAMES.record(RECORD)) == "0:60:newer"
 
     def test_no_majority_to_copy_to(self, three: Deployment) -> None:
         """A record that cannot be copied is not answered yet: the next asker might miss it."""

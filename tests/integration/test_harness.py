@@ -132,8 +132,8 @@ class TestServers:
     ) -> None:
         """A private RabbitMQ is a broker like any other."""
         urls["TEST_BROKER_URL"] = rabbitmq.url
-        worker = start_worker("plain")
-        assert load_app("plain").pids.delay().get(timeout=10)[1] == worker.pid
+        worker = start_worker("plain", args=["--queues", "harness"])  # the server is the run's: a queue of our own
+        assert load_app("plain").pids.apply_async(queue="harness").get(timeout=10)[1] == worker.pid
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a child of its parent's death")

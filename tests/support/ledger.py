@@ -16,6 +16,18 @@ class Ledger:
             "CREATE TABLE IF NOT EXISTS entry (number INTEGER PRIMARY KEY, key TEXT, fence INTEGER)"
         )
 
+    def busy(self) -> bool:
+        """Whether somebody is in the middle of a write."""
+        self._connection.execute("PRAGMA busy_timeout = 50")
+        try:
+            self._connection.execute("BEGIN IMMEDIATE")
+            self._connection.execute("ROLLBACK")
+            return False
+        except sqlite3.OperationalError:
+            return True
+        finally:
+            self._connection.execute("PRAGMA busy_timeout = 20000")
+
     def write(self, key: str, fence: int) -> bool:
         """Write under ``fence``; False where a newer one has written."""
         run = self._connection.execute

@@ -25,6 +25,19 @@ def settle(store: QuorumStore, timeout: float = 5.0) -> None:
     eventually(settled, timeout, "the last replies")
 
 
+def connect(store: QuorumStore, timeout: float = 5.0) -> None:
+    """Returns when every server has a connection: the first calls go to a majority, whichever is there first."""
+
+    def connected() -> bool:
+        for node in store.nodes:
+            if not node._idle and not node._parked:
+                node.connect_soon()
+        settle(store)
+        return all(node._idle for node in store.nodes)
+
+    eventually(connected, timeout, "a connection to every server")
+
+
 class QuorumDoor:
     """The keys of all servers, by clients of the test's own."""
 

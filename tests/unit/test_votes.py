@@ -8,6 +8,9 @@ import pytest
 from redis.exceptions import ResponseError
 
 from celery_singleton_lock import StoreUnavailable
+from celery_singleton_lock.keys import names
+from celery_singleton_lock.protocol import Ask, Granted, Holder, Split
+from celery_singleton_lock.stores.quorum import QuorumStore
 from celery_singleton_lock.stores.stream import Incomplete, parse
 from celery_singleton_lock.stores.votes import Reply, Tally, Votes
 
@@ -80,6 +83,16 @@ def test_holder_needs_a_majority_for_one_token() -> None:
     assert named.token == A
     assert votes(taken(A), taken(A)).holder() is None
     assert votes(taken(A), taken(A), taken(B), taken(B), taken(C)).holder() is None
+
+
+def test_holder_may_be_behind_a_silent_server() -> None:
+    """Free where a majority is, or where all have answered and no majority names one; else nobody can tell."""
+    free: Reply = [[b"free"]]
+    assert votes(taken(A), free, DOWN, asked=3).holdable
+    assert not votes(taken(A), free, free, asked=3).holdable
+    assert not votes(free, free, DOWN, asked=3).holdable
+    assert not votes(taken(A), taken(A), taken(B), taken(B), free).holdable
+    assert votes(DOWN, DOWN, DOWN).holdable
 
 
 def test_split_is_no_unreachable_server() -> None:
@@ -172,3 +185,23 @@ def test_server_error_is_a_value() -> None:
     assert type(error).__name__ == "NoScriptError"
     assert end == 31
     assert type(parse(b"-LOADING Redis is loading\r\n")[0]) is ResponseError
+
+
+def ask_with(*rounds: Votes) -> Any:
+    """What a store answers to an acquire whose rounds come out like this; no server is asked."""
+    store = QuorumStore(["redis://127.0.0.1:1/0"] * 5, prefix="p", timeout=1.0, wall=lambda: 5e-6)
+    following = iter(rounds)
+    store._ask = lambda attempt, last=False: next(following)  # type: ignore[method-assign]
+    return store.acquire(Ask(names("p", "order:7"), A, Holder(), 30.0))
+
+
+def test_last_round_must_agree() -> None:
+    """A second round that a majority has granted with different fences is no grant, and the vote is split."""
+    first = votes(granted(5), granted(6), granted(6))
+    assert isinstance(ask_with(first, votes(granted(6), granted(6), granted(7), granted(7), granted(8))), Split)
+    assert ask_with(first, votes(granted(6), granted(7), granted(6), granted(6))) == Granted(6)
+
+
+def test_one_round_where_the_proposal_is_accepted() -> None:
+    """A majority that takes the client's own proposal needs no second round."""
+    assert ask_with(votes(granted(5), granted(5), granted(9), granted(5))) == Granted(5)

@@ -7,14 +7,16 @@ import os
 from typing import Any
 
 import redis
-from celery import Celery, Task
+from celery import Task
 from celery.signals import task_received
 from kombu import Exchange, Queue
 from kombu.exceptions import OperationalError
 
 from celery_singleton_lock import single_instance
 
-app = Celery("raw", config_source="tests.integration.apps.settings")
+from .private import Private
+
+app = Private("raw", config_source="tests.integration.apps.settings")
 app.conf.task_queue_max_priority = 10
 notes = redis.Redis.from_url(os.environ["TEST_NOTES_URL"], decode_responses=True, socket_timeout=60)
 
