@@ -96,6 +96,4 @@ def _place(url: str) -> tuple[str, int | None]:
         )
     parsed: Url = read(url)
     host, port = parsed.hosts[0]
-    if kind == "socket":
-        return parsed.path, None
-    return "localhost" if host.lower() in ("", "127.0.0.1", "::1") else host.lower(), port or 6379
+    return (parsed.path, None) if kind == "socket" else (host.lower() or "localhost", port or 6379)

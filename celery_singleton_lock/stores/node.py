@@ -65,6 +65,7 @@ class Node:
         self._parked: deque[_Parked] = deque()
         self._left: deque[tuple[float, Sequence[Request]]] = deque(maxlen=MOST_LEFT)
         self._connecting = False
+        self._closings = 0
         self._not_before = 0.0
         self._error = StoreUnavailable(f"{self.address.shown}: not connected yet")
 
@@ -180,6 +181,7 @@ class Node:
 
     def _connect(self) -> None:
         link = Link(self.address)
+        closings = self._closings
         try:
             link.connect(self._timeout)
             self._recognise(link.introduce(self._timeout))
@@ -189,9 +191,9 @@ class Node:
             if isinstance(error, RedisError):
                 error = unavailable(error)
             found = error if isinstance(error, StoreUnavailable) else StoreUnavailable(type(error).__name__)
-            self._connected(StoreUnavailable(f"{self.address.shown}: {found.reason}", found.denied))
+            self._connected(StoreUnavailable(f"{self.address.shown}: {found.reason}", found.denied), closings)
         else:
-            self._connected(stream)
+            self._connected(stream, closings)
 
     def _recognise(self, server: str | None) -> None:
         """Refuse a server that is another node already, under another name: its vote would count twice."""
@@ -203,9 +205,11 @@ class Node:
                 raise StoreUnavailable("it stands in singleton_lock_url twice; its vote counts once", denied=True)
             self._servers[id(self)] = server
 
-    def _connected(self, found: Stream | StoreUnavailable) -> None:
+    def _connected(self, found: Stream | StoreUnavailable, closings: int) -> None:
         with self._lock:
-            if isinstance(found, Stream):
+            if isinstance(found, Stream) and closings != self._closings:  # the store was closed meanwhile
+                found.close()
+            elif isinstance(found, Stream):
                 self._rest(found)
             else:
                 self._error = found
@@ -214,6 +218,8 @@ class Node:
 
     def close(self) -> None:
         """Close every connection."""
+        with self._lock:
+            self._closings += 1
         self.drop_idle()
         with self._lock:
             parked, self._parked = self._parked, deque()

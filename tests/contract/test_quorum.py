@@ -160,7 +160,7 @@ class TestQuorum(StoreContract):
     [
         ["redis://a:1/0", "redis://b:1/0"],
         ["redis://a:1/0", "redis://b:1/0", "redis://a:1/5"],
-        ["redis://127.0.0.1/0", "redis://localhost:6379/0", "redis://b/0"],
+        ["redis://127.0.0.1/0", "redis://127.0.0.1:6379/1", "redis://b/0"],
         ["unix:///tmp/s?db=1", "unix:///tmp/s", "redis://b/0"],
         [],
     ],
