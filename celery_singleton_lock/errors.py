@@ -101,7 +101,8 @@ class IdempotencyMismatch(SingletonLockError):
 
     def __str__(self) -> str:
         return (
-            f"the idempotency key was used before by task {self.task_id} with other arguments (lock {self.key_id}); "
+            f"the idempotency key was used before by {self.task_id or 'a direct call'} with other arguments "
+            f"(lock {self.key_id}); "
             "send the same payload, or a new idempotency key"
         )
 

@@ -170,6 +170,12 @@ class _Templated(KeySpec):
         self._option = option
 
     def check(self, signature: inspect.Signature) -> None:
+        literal = self._template.literal
+        if not self._template.fields and literal in signature.parameters:
+            raise LockConfigError(
+                f"{self._option}: {literal!r} is a constant, the same for every call, and an argument's name; write "
+                f"['{literal}'] for the argument, or a template such as 'kind:{{{literal}}}'"
+            )
         _check_names([field.name for field in self._template.fields], signature, self._option)
 
     def build(self, task_name: str, arguments: Mapping[str, Any]) -> str:

@@ -6,7 +6,7 @@ import logging
 from datetime import timedelta
 from types import TracebackType
 
-from .errors import LockTaken, StoreUnavailable
+from .errors import LockConfigError, LockTaken, StoreUnavailable
 from .guard import Guard
 from .keys import key_id, names
 from .lease import Lease
@@ -35,6 +35,10 @@ class Lock:
         max_hold: float | timedelta | None = None,
         blocking_timeout: float | None = None,
     ) -> None:
+        if not hasattr(store, "acquire"):
+            raise LockConfigError(f"Lock: the store is a {type(store).__name__}; give what open_store(url) returns")
+        if not isinstance(key, str) or not key:
+            raise LockConfigError("Lock: the key must be a text that is not empty")
         options = combine(check_options({"ttl": ttl, "at_least": at_least, "max_hold": max_hold}))
         self.store = store
         self.key = key

@@ -154,6 +154,8 @@ def check_options(given: Mapping[str, Any], *, spelt: Callable[[str], str] = str
 def unknown(name: str, known: Iterable[str], better: str | None = None) -> LockConfigError:
     """The error for a name that is none of ``known``."""
     known = list(known)
+    bare = name.removeprefix("lock_")
+    better = better or (bare if bare in known else None)
     close = [better] if better else difflib.get_close_matches(name, known, n=1)
     hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(known)}"
     return LockConfigError(f"unknown option {name!r}; {hint}")
@@ -181,7 +183,7 @@ def _check_ranges(options: LockOptions) -> None:
     if options.retry_backoff > options.retry_backoff_max:
         raise LockConfigError(
             f"retry_backoff: {options.retry_backoff:g} s is longer than retry_backoff_max, "
-            f"{options.retry_backoff_max:g} s"
+            f"{options.retry_backoff_max:g} s; lower retry_backoff or raise retry_backoff_max"
         )
 
 
