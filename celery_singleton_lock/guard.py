@@ -42,6 +42,7 @@ class Guard:
         renewer: Renewer | None = None,
         clock: Clock = now,
         on_lost: Callable[[Lease], None] | None = None,
+        abort: Callable[[Lease], None] | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self.store = store
@@ -56,6 +57,7 @@ class Guard:
         self._renewer = default_renewer() if renewer is None else renewer
         self._clock = clock
         self._on_lost = on_lost
+        self._abort = abort
         self._sleep = sleep
         self._names = names(store.prefix, key)
         self.key_id = self._names.key_id
@@ -117,6 +119,7 @@ class Guard:
             record_id=self.record_id,
             clock=self._clock,
             on_lost=self._on_lost,
+            abort=self._abort,
         )
         if lease.lost:  # this process stood still between the request and now
             self.release()

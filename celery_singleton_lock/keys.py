@@ -207,7 +207,8 @@ class _Computed(KeySpec):
         try:
             text = self._function(**given)
         except Exception as error:
-            raise LockKeyError(self._option, f"the callable failed ({type(error).__name__})") from error
+            # Without its traceback: it may show an argument's value.
+            raise LockKeyError(self._option, f"the callable failed ({type(error).__name__})") from None
         if not isinstance(text, str):
             kind = "None" if text is None else f"a value of type {type(text).__qualname__}"
             raise LockKeyError(self._option, f"the callable returned {kind}; it must return the resource's text")

@@ -38,8 +38,11 @@ class Lease:
         record_id: str | None = None,
         clock: Clock = now,
         on_lost: Callable[[Lease], None] | None = None,
+        abort: Callable[[Lease], None] | None = None,
     ) -> None:
-        """``sent``: the clock's reading from before the request was sent."""
+        """``sent``: the clock's reading from before the request was sent. Of a loss, ``abort`` is told at once and must
+        not wait; then ``on_lost``, which may run a user's code.
+        """
         self.key = key
         self.token = token
         self.fence = fence
@@ -48,6 +51,7 @@ class Lease:
         self.acquired = sent
         self._clock = clock
         self._on_lost = on_lost
+        self._abort = abort
         self._last = math.inf if max_hold is None else sent + max_hold
         self._deadline = min(sent + validity(ttl), self._last)
         self._reason: str | None = None
@@ -130,21 +134,37 @@ class Lease:
         with self._settling:
             self._deadline = min(self._deadline, sent + validity(ttl))
 
-    def lose(self, reason: str, *, at_end: bool = False) -> bool:
-        """Mark the lease lost and tell the observer, once. False where it was lost or ended already.
+    def lose(self, reason: str, *, at_end: bool = False, aside: bool = False) -> bool:
+        """Mark the lease lost and tell the observers, once. False where it was lost or ended already.
 
-        ``at_end``: the release itself found out; only then may an ended lease turn out to be lost.
+        ``at_end``: the release itself found out; only then may an ended lease turn out to be lost. ``aside``: tell
+        ``on_lost`` in a thread of its own, since the caller's must not wait for a user's code.
         """
         with self._settling:
             if self._reason is not None or self._ended is not at_end:
                 return False
             self._reason = reason
+        if self._abort is not None:
+            self._abort(self)
         if self._on_lost is not None:
-            try:
-                self._on_lost(self)
-            except Exception:  # an observer's fault must end neither the renewal thread nor the task
-                logger.exception("the observer of a lost lease failed")
+            if aside:
+                threading.Thread(target=self._observe_aside, name="singleton-lock-lost", daemon=True).start()
+            else:
+                self._observe()
         return True
+
+    def _observe_aside(self) -> None:
+        try:
+            self._observe()
+        except BaseException:  # a SystemExit, say, which would end the thread without a word
+            logger.exception("the observer of a lost lease failed")
+
+    def _observe(self) -> None:
+        assert self._on_lost is not None
+        try:
+            self._on_lost(self)
+        except Exception:  # an observer's fault must not change the task's outcome
+            logger.exception("the observer of a lost lease failed")
 
     def end(self) -> None:
         """The body is over: nothing is lost any more, and nothing held."""

@@ -104,6 +104,7 @@ class Lock:
             self.release()
         except StoreUnavailable as failure:  # the block's own outcome stands; the lease runs out by itself
             logger.warning("lock %s was not released: %s", key_id(self.key), failure)
+            self._guard = None
 
     def _require(self) -> Guard:
         if self._guard is None:

@@ -92,7 +92,8 @@ class Message:
     def waited(self) -> float:
         """Seconds since the first wait, by the wall clock: it passes from machine to machine."""
         since = self.state.get("since")
-        return max(0.0, time.time() - since) if isinstance(since, (int, float)) else 0.0
+        now = time.time()
+        return max(0.0, now - since) if isinstance(since, (int, float)) and 0 <= since <= now else 0.0
 
     @property
     def begun(self) -> bool:

@@ -147,7 +147,8 @@ class Plan:
 
     def age(self, work: Work, answer: Recorded) -> float:
         """How long ago, in seconds, the record was written that the store has answered with."""
-        return self._record_ttl(work) - answer.ttl
+        age = self._record_ttl(work) - answer.ttl
+        return age if age >= 0 else float("inf")  # written when the option was longer: it is of an older deployment
 
     def _record_ttl(self, work: Work) -> float:
         if self.options.idempotency_ttl is not None:

@@ -27,7 +27,7 @@ class Holder(NamedTuple):
 
     def encode(self) -> str:
         """The holder as the compact JSON that stands in the lock."""
-        task_id = "null" if self.task_id is None else quoted(self.task_id)
+        task_id = "null" if self.task_id is None else quoted(str(self.task_id))
         return f"[{task_id},{_rest(self.task, self.host, self.pid)}]"
 
     @classmethod
@@ -35,7 +35,7 @@ class Holder(NamedTuple):
         """The holder from a lock's text; an unknown one where the text is somebody else's."""
         try:
             task_id, task, host, pid = json.loads(text)
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, RecursionError):
             return cls()
         return cls(task_id, task, host, pid)
 

@@ -40,7 +40,8 @@ class Refused:
         try:
             record = records.decode(answer.body)
         except ValueError as error:  # a newer release of this package may have written it
-            return self.unavailable(StoreUnavailable(f"the record of lock {self.key_id} cannot be read: {error}"))
+            reason = f"the record of lock {self.key_id} cannot be read: {error}"
+            return self.unavailable(StoreUnavailable(reason, contended=True))
         if record.state == "retried":
             logger.info("%s: an older delivery, its retry was sent already; it ends here", self)
             raise end_silently("superseded by its own retry")

@@ -123,7 +123,7 @@ class Renewer:
         if lease is not None:
             if not lease.lost:
                 return False
-            lease.lose(lease.overdue())
+            lease.lose(lease.overdue(), aside=self._threaded)
         self.discard(entry.hold.token)
         return True
 
@@ -150,7 +150,7 @@ class Renewer:
                 lease.confirm(sent.at)  # where it came too late, the next tick finds the lease overdue
                 entry.due = sent.at + ttl * PERIOD
             else:
-                lease.lose("the server does not hold it any more")
+                lease.lose("the server does not hold it any more", aside=self._threaded)
                 self.discard(entry.hold.token)
 
     def _run(self) -> None:

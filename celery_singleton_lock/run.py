@@ -14,7 +14,7 @@ from celery.exceptions import Retry, SoftTimeLimitExceeded
 
 from . import abort, records, signals
 from .clock import now
-from .errors import LeaseLost, SingletonLockError, StoreUnavailable
+from .errors import LeaseLost, LockKeyError, SingletonLockError, StoreUnavailable
 from .guard import Guard
 from .lease import Lease, holding, is_covered
 from .message import Message, entering
@@ -54,6 +54,7 @@ class Run:
             record_id=work.record_id,
             rank=work.rank,
             on_lost=self._lost,
+            abort=self._end_body,
         )
         self.key_id = self.guard.key_id
 
@@ -163,12 +164,14 @@ class Run:
             return None
         return self.plan.write(self.work, records.Record("retried", self.message.task_id, None, None))
 
+    def _end_body(self, lease: Lease) -> None:
+        if self._abort is not None:
+            self._abort.end()
+
     def _lost(self, lease: Lease) -> None:
         reason = lease.reason or "the lease ran out"
         logger.warning("%s: the lease of lock %s is LOST, another run may start: %s", self, self.key_id, reason)
         self._tell(signals.lease_lost, reason=reason)
-        if self._abort is not None:
-            self._abort.end()
 
     def _tell(self, signal: Any, **fields: Any) -> None:
         signals.tell(signal, self.task, self.message.task_id, self.key_id, **fields)
@@ -192,7 +195,14 @@ def run_alone(task: Task, args: tuple[Any, ...], kwargs: Mapping[str, Any], body
     """Call ``body`` while ``task`` holds the lock of its arguments; or wait, skip, answer from the record, or fail."""
     plan = type(task).singleton_lock_plan()
     message = Message.of(task)
-    work = plan.work(plan.arguments(task, args, kwargs), message)
+    try:
+        work = plan.work(plan.arguments(task, args, kwargs), message)
+    except LockKeyError as error:
+        if isinstance(
+            error.__context__, SoftTimeLimitExceeded
+        ):  # it struck in a user's function, and is no key's fault
+            raise error.__context__ from None
+        raise
     call = functools.partial(body, *args, **kwargs)
     if not message.in_worker and is_covered(work.key):  # inside a body that holds it: its lease covers this call, too
         return call()

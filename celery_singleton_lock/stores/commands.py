@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from redis.exceptions import RedisError
@@ -12,6 +13,7 @@ from ..protocol import FENCE_TTL, Ask, Granted, Hold, Holder, Recorded, Taken, W
 from .refusal import unavailable
 from .script import ACQUIRE, COPY, PEEK, RELEASE, RENEW, Command
 
+_LOCK = re.compile(rb"([hr]):([0-9a-f]+):(\d{1,20}):(.*)", re.DOTALL)
 _FENCE_MS = int(FENCE_TTL * 1000)
 
 
@@ -84,8 +86,8 @@ def checked(reply: Any) -> Any:
 
 def _taken(lock: bytes, left: int) -> Taken:
     remaining = left / 1000 if left >= 0 else None
-    parts = lock.split(b":", 3)
-    if len(parts) != 4 or parts[0] not in (b"h", b"r") or not parts[2].isdigit():
+    found = _LOCK.fullmatch(lock)
+    if found is None:
         return Taken(Holder(), remaining)  # set by hand, or by another program
-    state, token, fence, holder = parts
+    state, token, fence, holder = found.groups()
     return Taken(Holder.decode(holder), remaining, state == b"r", token.decode(), int(fence))

@@ -121,7 +121,8 @@ class RedisStore:
         """See `Store.release`."""
         command = commands.release(hold, rest, write, unanswered)
         replies = self.route.call(hold.names, [command], call_timeout(self.timeout, hold.ttl))
-        return bool(commands.checked(replies.values[0]) == 1)
+        # Sent twice, the first may have freed it: what is not known is not called lost.
+        return bool(commands.checked(replies.values[0]) == 1) or replies.unanswered
 
     def peek(self, names: Names) -> Taken | None:
         """See `Store.peek`."""

@@ -223,3 +223,18 @@ def test_lease_is_the_threads_own(clock: ManualClock) -> None:
             thread.start()
             thread.join()
     assert seen == [None, lease]
+
+
+def test_abort_comes_before_the_observer(clock: ManualClock) -> None:
+    """A loss ends the body first: an observer, a user's code, may be slow or fail."""
+    told: list[str] = []
+
+    def observer(lease: Lease) -> None:
+        told.append("observer")
+        raise RuntimeError
+
+    lease = Lease(
+        "order:7", "a" * 32, 1, 30.0, sent=clock(), clock=clock, on_lost=observer, abort=lambda _: told.append("abort")
+    )
+    assert lease.lose("gone") is True
+    assert told == ["abort", "observer"]

@@ -223,3 +223,28 @@ def test_no_celery_needed() -> None:
         "with Lock(open_store('memory://'), 'order:7') as lease: lease.ensure_held()\n"
     )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=60)
+
+
+@pytest.mark.parametrize("key", ["", None, 5])
+def test_bad_key(store: Store, key: Any) -> None:
+    """A key that names nothing is refused where the lock is made."""
+    with pytest.raises(LockConfigError, match="key must be a text"):
+        Lock(store, key)
+
+
+def test_url_for_a_store() -> None:
+    """A URL where the store belongs is refused, and the way to a store named."""
+    with pytest.raises(LockConfigError, match="open_store"):
+        Lock("redis://localhost/0", KEY)  # type: ignore[arg-type]
+
+
+def test_usable_after_a_release_that_failed(clock: ManualClock) -> None:
+    """A block whose release found no server leaves an object that can lock again."""
+    flaky = FlakyStore(clock)
+    lock = Lock(flaky, KEY, ttl=30)
+    with lock:
+        flaky.fault = StoreUnavailable("no answer")
+    flaky.fault = None
+    clock.advance(31)
+    with lock as lease:
+        assert lease.remaining() > 0

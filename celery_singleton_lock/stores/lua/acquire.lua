@@ -8,12 +8,13 @@
 --      7 the least fence: the client's proposal, or 0 for the server's time (us)
 -- Answers the fence, where it is granted | {"taken", lock, ms left} | {"recorded", record, ms left}
 local got = redis.call("MGET", KEYS[1], KEYS[2], KEYS[3], KEYS[5] or KEYS[1])
-local lock, last, refused, record = got[1], got[2], got[3], KEYS[5] and got[4]
+local lock, refused, record = got[1], got[3], KEYS[5] and got[4]
+local last = got[2] and tonumber(string.match(got[2], "^%d+$")) or 0
 local state, token, fence, holder
 if lock then state, token, fence, holder = string.match(lock, "^([hr]):(%x+):(%d+):(.*)$") end
 local mine = state == "h" and token == ARGV[1]
 if not mine then
-  local rank = record and string.match(record, "^%d+")
+  local rank = record and string.match(record, "^(%d+):%d+:")
   if rank and tonumber(rank) >= tonumber(ARGV[6]) then return {"recorded", record, redis.call("PTTL", KEYS[5])} end
   local own = false -- a resting resource is taken over by its own task: its next attempt need not wait for itself
   if state == "r" then
@@ -30,7 +31,7 @@ if mine then
   least = math.max(least, fence) -- the same fence again, or the one that a quorum's second round agrees on
 else
   if least == 0 then least = time[1] * 1000000 + time[2] end
-  least = math.max((last or 0) + 1, least)
+  least = math.max(last + 1, least)
   if time[2] % 16 == 0 then redis.call("ZREMRANGEBYSCORE", KEYS[4], "-inf", ms) end -- a sweep, now and then
 end
 fence = string.format("%.0f", least) -- not tostring(): it cuts a time in microseconds to 14 digits
@@ -38,7 +39,7 @@ local value = "h:" .. ARGV[1] .. ":" .. fence .. ":" .. ARGV[2]
 if not redis.call("SET", KEYS[1], value, "PX", ARGV[3], lock and "XX" or "NX") then -- a key of another type is there
   return {"taken", "", redis.call("PTTL", KEYS[1])}
 end
-redis.call("SET", KEYS[2], string.format("%.0f", math.max(last or 0, least)), "PX", ARGV[4])
+redis.call("SET", KEYS[2], string.format("%.0f", math.max(last, least)), "PX", ARGV[4])
 redis.call("ZADD", KEYS[4], ms + ARGV[3], ARGV[5])
 if redis.call("PTTL", KEYS[4]) < tonumber(ARGV[3]) then redis.call("PEXPIRE", KEYS[4], ARGV[3]) end
 return fence

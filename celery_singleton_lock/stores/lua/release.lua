@@ -9,7 +9,7 @@
 --      7 record, 8 record ttl (ms)
 -- Answers 1 where the token held the lock, else 0
 local got = redis.call("MGET", KEYS[1], KEYS[2])
-local lock, last = got[1], tonumber(got[2] or 0)
+local lock, last = got[1], (tonumber(got[2] or 0) or 0)
 local mine = lock and string.sub(lock, 3, #ARGV[1] + 2) == ARGV[1]
 -- The lock first: a full server refuses a SET, but not in a script that has begun with what frees memory.
 if mine and ARGV[3] == "0" then

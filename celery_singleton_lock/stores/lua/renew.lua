@@ -11,7 +11,7 @@ if redis.call("GETRANGE", KEYS[1], 0, #mine - 1) == mine then
   redis.call("PEXPIRE", KEYS[2], ARGV[3])
 else
   local got = redis.call("MGET", KEYS[1], KEYS[2], KEYS[3])
-  if ARGV[6] == "" or got[1] or got[3] or tonumber(got[2] or 0) > tonumber(ARGV[5]) then return 0 end
+  if ARGV[6] == "" or got[1] or got[3] or (tonumber(got[2] or 0) or 0) > tonumber(ARGV[5]) then return 0 end
   redis.call("SET", KEYS[1], mine .. ARGV[5] .. ":" .. ARGV[6], "PX", ARGV[2])
   redis.call("SET", KEYS[2], ARGV[5], "PX", ARGV[3])
 end
