@@ -67,7 +67,7 @@ def raw(servers: Sequence[Server]) -> Cycle:
             for number, _ in poll.poll(1000):
                 one, count = owed[number]
                 data = one.recv(65536)
-                count[0] -= data.count(b"granted") + data.count(b":1\r\n") + data.count(b":0\r\n")
+                count[0] -= data.count(b"$16\r\n") + data.count(b":1\r\n") + data.count(b":0\r\n")  # fences, releases
                 answered += count[0] == 0
 
     def cycle() -> None:
