@@ -19,7 +19,7 @@ from .located import is_lock_server, lock_url
 from .options import FOREIGN, NAMES, check_options, flag, seconds, unknown
 from .protocol import Store
 from .records import Encoded
-from .stores import DEFAULT_PREFIX, DEFAULT_TIMEOUT, open_store, redact
+from .stores import DEFAULT_PREFIX, DEFAULT_TIMEOUT, open_store
 
 logger = logging.getLogger(__name__)
 
@@ -141,8 +141,3 @@ def settings_of(app: Celery) -> LockSettings:
     if found is None:
         found = _settings[app] = LockSettings(app)
     return found
-
-
-def redacted(url: str | Sequence[str] | None) -> str:
-    """A URL setting for a log line."""
-    return redact(url) if isinstance(url, str) else ", ".join(map(redact, url or ()))

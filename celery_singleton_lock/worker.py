@@ -23,7 +23,8 @@ class StartupChecks(bootsteps.Step):  # type: ignore[misc]  # Celery has no type
 
     def create(self, parent: Any) -> None:
         """Check every locked task of the worker's app. Raises `LockConfigError`."""
-        plans = locked_plans(parent.app)
+        locked = [(task, type(task).singleton_lock_plan()) for task in locked_tasks(parent.app)]
+        plans = [plan for _, plan in locked]
         _check_forgotten(parent.app)
         off = sorted(plan.name for plan in plans if not plan.options.enabled)
         if off:
@@ -40,9 +41,8 @@ class StartupChecks(bootsteps.Step):  # type: ignore[misc]  # Celery has no type
                 "singleton_lock_url: memory:// is not shared between prefork's processes, so nothing would be locked; "
                 'set it to a server, for example "redis://localhost:6379/0", or start the worker with --pool=solo'
             )
-        for task in locked_tasks(parent.app):
+        for task, _ in locked:
             _extend_request(type(task), pool)
-        locked = [(task, type(task).singleton_lock_plan()) for task in locked_tasks(parent.app)]
         limits = checks.Limits(getattr(parent, "time_limit", None), getattr(parent, "soft_time_limit", None))
         checks.check(settings_of(parent.app), locked, limits)
         if pool in ("prefork", "solo"):
