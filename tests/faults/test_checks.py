@@ -196,7 +196,7 @@ class TestQuorum:
         first, second = start_server("--repl-diskless-sync-delay", "0"), start_server()
         third = start_server("--replicaof", "127.0.0.1", str(first.port), "--replica-read-only", "no")
         with third.client() as client:
-            eventually(lambda: client.info("replication")["master_link_status"] == "up", 10, "the replica's link")
+            eventually(lambda: client.info("replication")["master_link_status"] == "up", message="the replica's link")
         app = app_with(singleton_lock_url=[server.url() for server in (first, second, third)])
         with pytest.raises(LockConfigError, match="the other's replica"):
             findings(app, caplog)

@@ -205,7 +205,7 @@ def set_clock(server: Server, offset: Path, seconds: str) -> None:
     """Move the server's clock, and return when it is there."""
     offset.write_text(f"{seconds}\n")
     with server.client() as client:
-        eventually(lambda: abs(client.time()[0] - time.time() - int(seconds)) < 60, 10, "the server's new clock")
+        eventually(lambda: abs(client.time()[0] - time.time() - int(seconds)) < 60, message="the server's new clock")
 
 
 @pytest.mark.parametrize("jump", ["+3600", "-3600"])

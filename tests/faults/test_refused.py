@@ -154,7 +154,7 @@ def test_loading(server: Server, store: RedisStore) -> None:
             with server.client() as client:
                 return bool(client.info("persistence")["loading"])
 
-        eventually(loading, 5, "the reload")
+        eventually(loading, message="the reload")
         error = refusal(lambda: take(store, "other:1"))
         assert error.reason.startswith("LOADING")
         assert error.denied is False

@@ -177,7 +177,7 @@ class Stage:
 
     def note(self, where: str) -> Any:
         """The next thing that a task said under ``where``, waited for."""
-        return json.loads(eventually(lambda: self.notes.lpop(where), 15, f"a note in {where}"))
+        return json.loads(eventually(lambda: self.notes.lpop(where), message=f"a note in {where}"))
 
     def noted(self, where: str) -> list[Any]:
         """All that was said under ``where`` so far."""
@@ -202,7 +202,7 @@ class Stage:
 
     def until_waiting(self, task_id: str, waits: int = 1) -> None:
         """Returns when the message was sent again for the lock ``waits`` times."""
-        eventually(lambda: len(self.heard("lock_waiting", task_id)) >= waits, 15, f"{waits} waits of {task_id}")
+        eventually(lambda: len(self.heard("lock_waiting", task_id)) >= waits, message=f"{waits} waits of {task_id}")
 
     @contextlib.contextmanager
     def outsider(self, resource: str, task_id: str | None = "an-outsider", ttl: float = 30.0) -> Iterator[Guard]:

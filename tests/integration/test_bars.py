@@ -49,12 +49,12 @@ def test_a_killed_holder_is_gone_within_its_ttl(stage: Stage, name: str, pool: s
     left = stage.locks.pttl(lock_name(resource(name))) / 1000
     assert 0.3 <= left <= 1
     with pytest.raises(LockTaken):
-        stage.tasks.hold_short.delay(name).get(timeout=5)
+        stage.tasks.hold_short.delay(name).get(timeout=15)
     eventually(lambda: stage.lock(resource(name)) is None, 3)
     assert time.monotonic() - killed <= left + 0.2
     result = stage.tasks.hold_short.delay(name)
     stage.go(name)
-    assert result.get(timeout=5) == "held"
+    assert result.get(timeout=15) == "held"
 
 
 @pytest.mark.slow
@@ -65,25 +65,25 @@ def test_one_thread_renews_every_lease(stage: Stage) -> None:
     for name in names:
         stage.begun(name)
     time.sleep(1.2)  # more than a ttl
-    assert stage.tasks.renewal_threads.delay().get(timeout=5) == 1
+    assert stage.tasks.renewal_threads.delay().get(timeout=15) == 1
     assert all(stage.lock(resource(name)) for name in names)
     for name in names:
         stage.go(name)
-    assert [result.get(timeout=5) for result in results] == ["held"] * 7
-    eventually(lambda: stage.tasks.renewal_threads.delay().get(timeout=5) == 0, 8, "the thread's end")
+    assert [result.get(timeout=15) for result in results] == ["held"] * 7
+    eventually(lambda: stage.tasks.renewal_threads.delay().get(timeout=15) == 0, message="the thread's end")
     again = stage.tasks.hold_short.delay(names[0])
     stage.begun(names[0])
-    assert stage.tasks.renewal_threads.delay().get(timeout=5) == 1
+    assert stage.tasks.renewal_threads.delay().get(timeout=15) == 1
     stage.go(names[0])
-    assert again.get(timeout=5) == "held"
+    assert again.get(timeout=15) == "held"
 
 
 def test_little_is_left_on_the_server(stage: Stage) -> None:
     """After 400 runs there are records, fences and one resting key, each of them with an end."""
-    (stage.locks.flushdb(), stage.tasks.rests.delay("resting").get(timeout=5))
+    (stage.locks.flushdb(), stage.tasks.rests.delay("resting").get(timeout=15))
     results = group(stage.tasks.one_of_many.s(number % 300) for number in range(400))()
     assert results.get(timeout=30) == [number % 300 for number in range(400)]
-    assert stage.tasks.rests.delay("resting-2").get(timeout=5) == 0
+    assert stage.tasks.rests.delay("resting-2").get(timeout=15) == 0
     kinds: dict[str, list[str]] = {}
     for key in stage.locks.scan_iter(count=1000):
         prefix, _, rest = key.partition(":1:{")
@@ -104,12 +104,12 @@ def test_little_is_left_on_the_server(stage: Stage) -> None:
 def test_a_resting_resource(stage: Stage, name: str) -> None:
     """at_least: after a run its resource rests, for others; the task's own next attempt takes it over at once."""
     start = time.monotonic()
-    assert stage.tasks.rests.delay(name, 3).get(timeout=5) == 2
+    assert stage.tasks.rests.delay(name, 3).get(timeout=15) == 2
     assert time.monotonic() - start < 0.8
     assert stage.lock(resource(name)) is not None
     assert 0 < stage.locks.pttl(lock_name(resource(name))) <= 800
     with pytest.raises(LockTaken):
-        stage.tasks.hold_raise.delay(name).get(timeout=5)
+        stage.tasks.hold_raise.delay(name).get(timeout=15)
     eventually(lambda: stage.lock(resource(name)) is None, 2)
 
 

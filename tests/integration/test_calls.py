@@ -45,7 +45,7 @@ class TestInsideALockedBody:
         assert stage.lock(resource(other)) is None
         outer_lock = stage.lock(resource(name))
         stage.go(name)
-        before, during, after = result.get(timeout=5)
+        before, during, after = result.get(timeout=15)
         assert before == after
         assert before["key"] == resource(name)
         assert during["key"] == resource(other)
@@ -61,7 +61,7 @@ class TestInsideALockedBody:
         stage.note(f"called:{name}")
         held = stage.lock(resource(name))
         stage.go(name)
-        before, during, after = result.get(timeout=5)
+        before, during, after = result.get(timeout=15)
         assert before == after
         assert {name: during[name] for name in before} == before
         assert held is not None
@@ -75,7 +75,7 @@ class TestInsideALockedBody:
             result = stage.tasks.outer.delay(name, other)
             assert stage.note(f"called:{name}") == {"during": {"error": "LockTaken", "holder": "an-outsider"}}
             stage.go(name)
-            assert result.get(timeout=5)[1]["error"] == "LockTaken"
+            assert result.get(timeout=15)[1]["error"] == "LockTaken"
             assert stage.lock(resource(other)) is not None
 
     def test_a_taken_key_in_skip_mode_is_the_marker(self, stage: Stage, name: str) -> None:
@@ -85,12 +85,12 @@ class TestInsideALockedBody:
             result = stage.tasks.outer.delay(name, other, "hold_skip")
             during = stage.note(f"called:{name}")["during"]
             stage.go(name)
-            assert result.get(timeout=5)[1] == during
+            assert result.get(timeout=15)[1] == during
         assert during == {"singleton_lock": "skipped", "task_id": "an-outsider", "key": key_id(resource(other))}
 
     def test_a_task_that_calls_itself(self, stage: Stage, name: str) -> None:
         """B35: t inside t's own body, with the same arguments, runs under the same lease, twice over."""
-        states = stage.tasks.nested.delay(name, 2).get(timeout=5)
+        states = stage.tasks.nested.delay(name, 2).get(timeout=15)
         assert states == [states[0]] * 5
         assert states[0]["key"] == resource(name)
         assert stage.lock(resource(name)) is None
@@ -98,7 +98,7 @@ class TestInsideALockedBody:
     def test_a_task_that_calls_itself_with_other_arguments(self, stage: Stage, name: str) -> None:
         """B35: with another key, t inside t's own body takes another lock, and frees it."""
         other = f"{name}-other"
-        outside, inside, again = stage.tasks.nested.delay(name, 1, other).get(timeout=5)
+        outside, inside, again = stage.tasks.nested.delay(name, 1, other).get(timeout=15)
         assert outside == again
         assert (outside["key"], inside["key"]) == (resource(name), resource(other))
         assert inside["held"]
@@ -112,7 +112,7 @@ class TestInsideAnUnlockedBody:
     @pytest.mark.parametrize("how", ["call", "apply"])
     def test_the_lock_is_taken_and_freed(self, stage: Stage, name: str, how: str) -> None:
         """B34, B35: a direct and an eager call hold the lock while they run, and not afterwards."""
-        during = stage.tasks.unlocked_caller.delay(name, "inner", how).get(timeout=5)
+        during = stage.tasks.unlocked_caller.delay(name, "inner", how).get(timeout=15)
         assert during["key"] == resource(name)
         assert during["held"]
         assert stage.lock(resource(name)) is None
@@ -123,7 +123,7 @@ class TestInsideAnUnlockedBody:
         with stage.outsider(resource(name)):
             result = stage.tasks.unlocked_caller.delay(name, "inner", how)
             with pytest.raises(LockTaken) as caught:
-                result.get(timeout=5)
+                result.get(timeout=15)
             assert caught.value.holder == "an-outsider"
             assert result.state == "FAILURE"
             assert stage.lock(resource(name)) is not None
@@ -131,12 +131,12 @@ class TestInsideAnUnlockedBody:
     def test_run_is_the_bare_body(self, stage: Stage, name: str) -> None:
         """B35: task.run(...) takes no lock."""
         with stage.outsider(resource(name)):
-            assert stage.tasks.unlocked_caller.delay(name, "inner", "run").get(timeout=5)["key"] is None
+            assert stage.tasks.unlocked_caller.delay(name, "inner", "run").get(timeout=15)["key"] is None
 
     def test_wait_mode_waits_in_a_call(self, stage: Stage, name: str) -> None:
         """B35: a direct call of a task that waits blocks until wait_timeout."""
         with stage.outsider(resource(name)):
             result = stage.tasks.unlocked_caller.delay(name, "hold_briefly")
             with pytest.raises(LockTaken) as caught:
-                result.get(timeout=5)
+                result.get(timeout=15)
         assert caught.value.waited >= 0.3

@@ -56,40 +56,40 @@ class TestSkipped:
         """B03 (a): .get() gives the marker; the state is SUCCESS."""
         with stage.outsider(resource(name)):
             result = stage.tasks.hold_skip.delay(name)
-            assert result.get(timeout=5) == marker(name)
+            assert result.get(timeout=15) == marker(name)
             assert result.state == "SUCCESS"
 
     def test_chord(self, stage: Stage, name: str, place: str) -> None:
         """B03 (b): the body of a chord gets the marker among the results of its header."""
         with stage.outsider(resource(name)):
             result = chord([stage.tasks.echo.s("ok"), stage.tasks.hold_skip.s(name)])(stage.tasks.collect.s())
-            assert result.get(timeout=10) == ["ok", marker(name)]
+            assert result.get(timeout=15) == ["ok", marker(name)]
 
     def test_chain(self, stage: Stage, name: str, place: str) -> None:
         """B03 (c): a chain goes on; its next step receives the marker, or runs without it."""
         with stage.outsider(resource(name)):
             result = chain(stage.tasks.hold_skip.si(name), stage.tasks.echo.si("next"))()
-            assert result.get(timeout=5) == "next"
+            assert result.get(timeout=15) == "next"
             result = chain(stage.tasks.hold_skip.si(name), stage.tasks.echo.s())()
-            assert result.get(timeout=5) == marker(name)
+            assert result.get(timeout=15) == marker(name)
 
     def test_group(self, stage: Stage, name: str, place: str) -> None:
         """B03 (d): a group's results are complete."""
         with stage.outsider(resource(name)):
             result = group(stage.tasks.hold_skip.s(name), stage.tasks.echo.s("ok"), stage.tasks.hold_skip.s(name))()
-            assert result.get(timeout=5) == [marker(name), "ok", marker(name)]
+            assert result.get(timeout=15) == [marker(name), "ok", marker(name)]
 
     def test_chord_body(self, stage: Stage, name: str, place: str) -> None:
         """B03 (b): a chord whose body is skipped ends with the marker."""
         with stage.outsider(resource(name)):
             result = chord([stage.tasks.echo.s("ok")])(stage.tasks.hold_skip.si(name))
-            assert result.get(timeout=10) == marker(name)
+            assert result.get(timeout=15) == marker(name)
 
     def test_link(self, stage: Stage, name: str, place: str) -> None:
         """B03: a link is called once, with the marker."""
         with stage.outsider(resource(name)):
             result = stage.tasks.hold_skip.apply_async([name], link=stage.tasks.noted.s(where=f"link:{name}"))
-            assert result.get(timeout=5) == marker(name)
+            assert result.get(timeout=15) == marker(name)
         assert stage.note(f"link:{name}") == {"value": marker(name)}
         assert stage.noted(f"link:{name}") == []
 
@@ -100,19 +100,19 @@ class TestRefused:
     def test_get(self, stage: Stage, name: str, place: str) -> None:
         """B03 (a): .get() raises LockTaken, with its attributes."""
         with stage.outsider(resource(name)), pytest.raises(LockTaken) as caught:
-            stage.tasks.hold_raise.delay(name).get(timeout=5)
+            stage.tasks.hold_raise.delay(name).get(timeout=15)
         assert (caught.value.key_id, caught.value.holder) == (key_id(resource(name)), "an-outsider")
 
     def test_chord(self, stage: Stage, name: str, place: str) -> None:
         """B03 (b): the chord's body does not run, and its result is an error."""
         with stage.outsider(resource(name)), pytest.raises((ChordError, LockTaken)):
-            chord([stage.tasks.echo.s("ok"), stage.tasks.hold_raise.s(name)])(stage.tasks.collect.s()).get(timeout=10)
+            chord([stage.tasks.echo.s("ok"), stage.tasks.hold_raise.s(name)])(stage.tasks.collect.s()).get(timeout=15)
 
     def test_chain(self, stage: Stage, name: str, place: str) -> None:
         """B03 (c): the chain's next step does not run."""
         work = chain(stage.tasks.hold_raise.si(name), stage.tasks.noted.si("next", where=f"next:{name}"))
         with stage.outsider(resource(name)), pytest.raises(LockTaken):  # the eager one raises from the call itself
-            work().parent.get(timeout=5)
+            work().parent.get(timeout=15)
         assert stage.noted(f"next:{name}") == []
 
 
@@ -141,7 +141,7 @@ class TestWaited:
             result = chord(header)(stage.tasks.hold_retry.si(name, "body"))
             released(outsider, 2)
         stage.go(name)
-        assert result.get(timeout=10) == "body"
+        assert result.get(timeout=15) == "body"
         assert stage.notes.get(f"runs:{name}") == "3"
 
     def test_chain(self, stage: Stage, name: str, released: Any) -> None:
@@ -149,7 +149,7 @@ class TestWaited:
         with stage.outsider(resource(name)) as outsider:
             result = chain(stage.tasks.echo.si("zero"), stage.tasks.hold_retry.si(name, "one"), stage.tasks.echo.s())()
             released(outsider)
-        assert result.get(timeout=10) == "one"
+        assert result.get(timeout=15) == "one"
         begun = stage.begun(name)
         assert begun["task_id"] == result.parent.id
         assert begun["parent_id"] == result.parent.parent.id
@@ -160,7 +160,7 @@ class TestWaited:
         with stage.outsider(resource(name)) as outsider:
             result = group(stage.tasks.hold_retry.s(name, number) for number in range(4))()
             released(outsider, 4)
-        assert result.get(timeout=10) == [0, 1, 2, 3]
+        assert result.get(timeout=15) == [0, 1, 2, 3]
         assert stage.notes.get(f"runs:{name}") == "4"
 
     def test_eagerly_there_is_no_wait(self, stage: Stage, name: str) -> None:

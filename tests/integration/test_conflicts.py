@@ -52,20 +52,20 @@ class TestTheWinnersLock:
             assert 0 < stage.locks.pttl(lock_name(resource(name))) <= 3000
 
         for _ in range(2):  # B, then C
-            assert is_skipped(stage.tasks.hold_skip.delay(name).get(timeout=5))
+            assert is_skipped(stage.tasks.hold_skip.delay(name).get(timeout=15))
             still_held()
             with pytest.raises(LockTaken):
-                stage.tasks.hold_raise.delay(name).get(timeout=5)
+                stage.tasks.hold_raise.delay(name).get(timeout=15)
             still_held()
             with pytest.raises(LockTaken):
-                stage.tasks.hold_briefly.delay(name).get(timeout=5)
+                stage.tasks.hold_briefly.delay(name).get(timeout=15)
             still_held()
             with pytest.raises(LockTaken):
-                stage.tasks.hold_limited.delay(name).get(timeout=5)
+                stage.tasks.hold_limited.delay(name).get(timeout=15)
             still_held()
         assert stage.notes.get(f"runs:{name}") == "1"
         stage.go(name)
-        assert holder.get(timeout=5) == "held"
+        assert holder.get(timeout=15) == "held"
         eventually(lambda: stage.lock(resource(name)) is None)
 
     def test_a_key_that_cannot_be_built_frees_nothing(self, stage: Stage, name: str) -> None:
@@ -74,9 +74,9 @@ class TestTheWinnersLock:
             value = stage.lock(resource(name))
             for order in ({}, None):
                 with pytest.raises(LockKeyError) as caught:
-                    stage.tasks.from_order.delay(order).get(timeout=5)
+                    stage.tasks.from_order.delay(order).get(timeout=15)
                 assert caught.value.field == "key"
-            assert is_skipped(stage.tasks.from_order.delay({"id": name}).get(timeout=5))
+            assert is_skipped(stage.tasks.from_order.delay({"id": name}).get(timeout=15))
             assert stage.lock(resource(name)) == value
             assert outsider.release()
 
@@ -118,40 +118,40 @@ class TestEachWay:
         stage.until_waiting(other.id)
         eventually(lambda: other.state == "RETRY" and isinstance(other.result, LockTaken))
         stage.go(name, 2)
-        assert [result.get(timeout=5) for result in results] == ["first", "second"]
+        assert [result.get(timeout=15) for result in results] == ["first", "second"]
 
     def test_skip_drops_the_trigger(self, stage: Stage, name: str) -> None:
         """B30: in skip mode the second trigger is answered at once, and never runs."""
         stage.tasks.hold_skip.delay(name)
         first = stage.begun(name)["task_id"]
         marker = {"singleton_lock": "skipped", "task_id": first, "key": key_id(resource(name))}
-        assert stage.tasks.hold_skip.delay(name).get(timeout=5) == marker
+        assert stage.tasks.hold_skip.delay(name).get(timeout=15) == marker
         stage.go(name)
-        assert AsyncResult(first, app=stage.app).get(timeout=5) == "held"
+        assert AsyncResult(first, app=stage.app).get(timeout=15) == "held"
         assert stage.notes.get(f"runs:{name}") == "1"
 
     def test_a_falsy_skip_result_is_kept(self, stage: Stage, name: str) -> None:
         """B03: skip_result may be anything, 0 too."""
         with stage.outsider(resource(name)):
-            assert stage.tasks.skip_with_zero.delay(name).get(timeout=5) == 0
+            assert stage.tasks.skip_with_zero.delay(name).get(timeout=15) == 0
 
     def test_wait_blocks_until_the_holder_ends(self, stage: Stage, name: str) -> None:
         """A task that waits in its slot runs as soon as the resource is free, and was never sent again."""
         with stage.outsider(resource(name)) as outsider:
             result = stage.tasks.hold_wait.delay(name)
             with pytest.raises(LockTaken):
-                stage.tasks.hold_briefly.delay(name).get(timeout=5)
+                stage.tasks.hold_briefly.delay(name).get(timeout=15)
             assert stage.notes.get(f"runs:{name}") is None
             outsider.release()
             stage.begun(name)
         stage.go(name)
-        assert result.get(timeout=5) == "held"
+        assert result.get(timeout=15) == "held"
         assert stage.heard("lock_waiting", result.id) == []
 
     def test_wait_ends_in_lock_taken(self, stage: Stage, name: str) -> None:
         """B05: after wait_timeout the task fails with LockTaken, which says how long it has waited."""
         with stage.outsider(resource(name)), pytest.raises(LockTaken) as caught:
-            stage.tasks.hold_briefly.delay(name).get(timeout=5)
+            stage.tasks.hold_briefly.delay(name).get(timeout=15)
         assert (caught.value.key_id, caught.value.holder) == (key_id(resource(name)), "an-outsider")
         assert 0.3 <= caught.value.waited < 3
 
@@ -160,7 +160,7 @@ class TestEachWay:
         with stage.outsider(resource(name)):
             result = stage.tasks.hold_raise.delay(name)
             with pytest.raises(LockTaken):
-                result.get(timeout=5)
+                result.get(timeout=15)
         assert stage.heard("lock_waiting", result.id) == []
         eventually(lambda: stage.noted(f"hooks:{result.id}") == [{"hook": "on_failure", "error": "LockTaken"}])
 
@@ -176,7 +176,7 @@ class TestBegunMessages:
             stage.until_waiting(result.id, 2)
             outsider.release()
         stage.go(name)
-        assert result.get(timeout=10) == "ran"
+        assert result.get(timeout=15) == "ran"
         assert stage.heard("lock_skipped", result.id) == stage.heard("lock_refused", result.id) == []
 
     def test_a_child_of_the_holder_is_not_skipped(self, stage: Stage, name: str) -> None:
@@ -186,10 +186,10 @@ class TestBegunMessages:
         child = eventually(lambda: stage.notes.get(f"child:{name}"))
         stage.until_waiting(child)
         stage.go(name)
-        assert parent.get(timeout=5) == child
+        assert parent.get(timeout=15) == child
         assert stage.begun(name)["parent_id"] == parent.id
         stage.go(name)
-        assert AsyncResult(child, app=stage.app).get(timeout=5) == "child"
+        assert AsyncResult(child, app=stage.app).get(timeout=15) == "child"
 
 
 class TestVisibility:
@@ -201,7 +201,7 @@ class TestVisibility:
         stage.tasks.hold_skip.delay(name)
         holder = stage.begun(name)["task_id"]
         result = stage.tasks.hold_skip.delay(name)
-        assert is_skipped(result.get(timeout=5))
+        assert is_skipped(result.get(timeout=15))
         pattern = (
             rf"\[.*INFO/MainProcess\] task locked\.hold_skip\[{result.id}\]: skipped, lock {key_id(resource(name))} "
             rf"is held by task {holder} on \S*{re.escape('w0@localhost')}, [0-3]\.\d s left"
@@ -225,11 +225,11 @@ class TestVisibility:
             next(consuming)
             with stage.outsider(resource(name)):
                 skipped = stage.tasks.hold_skip.apply_async([name], queue="watched")
-                skipped.get(timeout=5)
+                skipped.get(timeout=15)
                 waiting = stage.tasks.hold_retry.apply_async([name], queue="watched")
                 stage.until_waiting(waiting.id)
             stage.go(name)
-            waiting.get(timeout=5)
+            waiting.get(timeout=15)
             for _ in consuming:
                 if [each for each in events if each.get("uuid") == waiting.id and each["type"] == "task-succeeded"]:
                     break
@@ -245,6 +245,6 @@ class TestVisibility:
         worker = stage.workers[0]
         with stage.outsider(resource(name), task_id=None):
             result = stage.tasks.hold_skip.delay(name)
-            assert result.get(timeout=5)["task_id"] is None
+            assert result.get(timeout=15)["task_id"] is None
         (line,) = [line for line in worker.log().splitlines() if result.id in line and ": skipped," in line]
         assert "called directly on outside-host" in line

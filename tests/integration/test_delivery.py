@@ -54,7 +54,7 @@ class TestWhileTheFirstRunLives:
         assert lock.startswith(f"h:{token}:")
         assert stage.notes.get(f"runs:{name}") == "1"
         stage.go(name)
-        assert result.get(timeout=5) == "held"
+        assert result.get(timeout=15) == "held"
         eventually(lambda: stage.heard("lock_replayed", result.id))
         time.sleep(0.1)
         assert (result.state, result.result) == ("SUCCESS", "held")
@@ -70,7 +70,7 @@ class TestWhileTheFirstRunLives:
         stage.go(name)
         assert stage.begun(name)["retries"] == 1
         stage.go(name)
-        assert result.get(timeout=5) == "second attempt"
+        assert result.get(timeout=15) == "second attempt"
         time.sleep(0.5)
         assert stage.notes.get(f"runs:{name}") == "2"
         assert (result.state, result.result) == ("SUCCESS", "second attempt")
@@ -83,7 +83,7 @@ class TestWhileTheFirstRunLives:
             redeliver(stage)
             stage.until_waiting(result.id, 4)
         stage.go(name, 2)
-        assert result.get(timeout=5) == "held"
+        assert result.get(timeout=15) == "held"
         eventually(lambda: stage.heard("lock_replayed", result.id))
         time.sleep(0.2)
         assert stage.notes.get(f"runs:{name}") == "1"
@@ -106,7 +106,7 @@ class TestAfterAKill:
         assert second["fence"] > first["fence"]
         assert second["pid"] != first["pid"]
         stage.go(name)
-        assert result.get(timeout=5) == "held"
+        assert result.get(timeout=15) == "held"
         assert stage.notes.get(f"runs:{name}") == "2"
         assert stage.heard("lock_skipped", result.id) == []
 
@@ -121,6 +121,6 @@ class TestAfterAKill:
         second = stage.begun(name)
         assert second["fence"] > first["fence"]
         stage.go(name)
-        assert result.get(timeout=5) == "held"
+        assert result.get(timeout=15) == "held"
         assert stage.notes.get(f"runs:{name}") == "2"
         assert stage.heard("lock_skipped", result.id) == []

@@ -99,7 +99,7 @@ def test_an_interrupted_run_leaves_nothing_behind(signum: signal.Signals, tmp_pa
         example.kill()
     assert example.exit_code == 128 + signum, example.log()
     assert "Traceback" not in example.log()
-    eventually(lambda: not any(map(alive, started)), 10, "the end of all processes")
+    eventually(lambda: not any(map(alive, started)), message="the end of all processes")
     assert list(files.iterdir()) == []
 
 

@@ -31,7 +31,7 @@ class TestCelerySetup:
     def test_a_task_runs_in_a_real_prefork_child(self, celery_setup: CeleryTestSetup) -> None:
         """celery_setup gives a worker with children, which runs the test's own tasks."""
         assert celery_setup.ready(ping=True, control=True, docker=True)
-        child, parent = shared.pids.delay().get(timeout=10)
+        child, parent = shared.pids.delay().get(timeout=15)
         assert parent == celery_setup.worker.container.attrs["State"]["Pid"]
         assert child != parent
 
@@ -41,7 +41,7 @@ class TestCelerySetup:
         assert celery_setup.worker.container.status == "exited"
         celery_setup.worker.restart()
         celery_setup.worker.assert_log_exists("ready.")
-        assert celery_setup.ping.delay().get(timeout=10) == "pong"
+        assert celery_setup.ping.delay().get(timeout=15) == "pong"
 
 
 class TestStartWorker:
@@ -57,7 +57,7 @@ class TestStartWorker:
         seen: set[tuple[int, int]] = set()
 
         def both_seen() -> bool:
-            seen.add(tuple(plain.pids.delay().get(timeout=10)))
+            seen.add(tuple(plain.pids.delay().get(timeout=15)))
             return len(seen) == 2
 
         eventually(both_seen)
@@ -67,7 +67,7 @@ class TestStartWorker:
     def test_other_pools_start(self, pool: str, load_app: LoadApp, start_worker: StartWorker) -> None:
         """A worker of every pool that needs no children runs a task in its own process."""
         worker = start_worker("plain", pool=pool)
-        assert load_app("plain").pids.delay().get(timeout=10)[0] == worker.pid
+        assert load_app("plain").pids.delay().get(timeout=15)[0] == worker.pid
 
     def test_a_killed_worker_leaves_nothing_behind(self, load_app: LoadApp, start_worker: StartWorker) -> None:
         """SIGKILL in the middle of a task ends the worker and its children."""
@@ -133,7 +133,7 @@ class TestServers:
         """A private RabbitMQ is a broker like any other."""
         urls["TEST_BROKER_URL"] = rabbitmq.url
         worker = start_worker("plain", args=["--queues", "harness"])  # the server is the run's: a queue of our own
-        assert load_app("plain").pids.apply_async(queue="harness").get(timeout=10)[1] == worker.pid
+        assert load_app("plain").pids.apply_async(queue="harness").get(timeout=15)[1] == worker.pid
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a child of its parent's death")

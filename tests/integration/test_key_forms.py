@@ -53,7 +53,7 @@ def calls(stage: Stage, task: Any) -> dict[str, Any]:
 
 
 def _names(stage: Stage, task: Any) -> dict[str, list[str]]:
-    return {how: call().get(timeout=5) for how, call in calls(stage, task).items()}
+    return {how: call().get(timeout=15) for how, call in calls(stage, task).items()}
 
 
 class TestCalls:
@@ -78,25 +78,25 @@ class TestCalls:
         assert names["delay"][0].split(":lock:")[1].startswith(f"{task.name}:")
         assert names == dict.fromkeys(names, names["delay"])
         others = [task.delay(8), task.delay("7"), task.delay(7, region="us"), task.delay(7.5)]
-        different = {tuple(other.get(timeout=5)) for other in others}
+        different = {tuple(other.get(timeout=15)) for other in others}
         assert len(different) == 4
         assert tuple(names["delay"]) not in different
 
     def test_positional_default(self, stage: Stage) -> None:
         """B19: a default that is given by position is the same, too."""
-        assert stage.tasks.whole.delay(7, "eu").get(timeout=5) == stage.tasks.whole.delay(7).get(timeout=5)
+        assert stage.tasks.whole.delay(7, "eu").get(timeout=15) == stage.tasks.whole.delay(7).get(timeout=5)
 
     def test_extra_keywords_belong_to_the_key(self, stage: Stage) -> None:
         """B19: what comes in ** is an argument as well, whatever its order."""
         task = stage.tasks.extra
-        one = task.delay(7, a=1, b=2).get(timeout=5)
-        assert task.delay(b=2, order_id=7, a=1).get(timeout=5) == one
-        assert task.delay(7, a=2, b=1).get(timeout=5) != one
+        one = task.delay(7, a=1, b=2).get(timeout=15)
+        assert task.delay(b=2, order_id=7, a=1).get(timeout=15) == one
+        assert task.delay(7, a=2, b=1).get(timeout=15) != one
 
     def test_bad_arguments_fail_as_celery_says(self, stage: Stage) -> None:
         """Arguments that do not bind are Celery's own TypeError, and nothing is locked for them."""
         with pytest.raises(TypeError, match=r"plain\(\)"):
-            stage.app.send_task(stage.tasks.plain.name, [7, "eu", "too many"]).get(timeout=5)
+            stage.app.send_task(stage.tasks.plain.name, [7, "eu", "too many"]).get(timeout=15)
         assert stage.locks.keys("*:lock:*") == []
 
 
@@ -135,7 +135,7 @@ class TestValues:
         """B23: the worker's lock is named as the key that the producer would build, another hash seed or not."""
         value = VALUES[kind][0]
         result = stage.tasks.anything.apply_async([value], serializer=serializer)
-        assert result.get(timeout=5) == self._key(stage.tasks.anything, value=value)
+        assert result.get(timeout=15) == self._key(stage.tasks.anything, value=value)
 
     @pytest.mark.parametrize("kind", ["Colour", "Size", "Point", "Order"])
     def test_types_of_ones_own(self, stage: Stage, kind: str) -> None:
@@ -148,12 +148,12 @@ class TestValues:
             "Order": types.Order(id=7, tags=["b", "a"]),
         }[kind]
         result = stage.tasks.anything.apply_async([value], serializer="pickle")
-        assert result.get(timeout=5) == self._key(stage.tasks.anything, value=value)
+        assert result.get(timeout=15) == self._key(stage.tasks.anything, value=value)
 
     def test_different_values_have_different_keys(self, stage: Stage) -> None:
         """B23: values that look alike as text are not one resource."""
         alike: list[Any] = [1, "1", 1.5, "1.5", Decimal("1.5"), True, "True", b"1", [1], {"1": 1}, None, "None"]
-        names = [tuple(stage.tasks.anything.delay(value).get(timeout=5)) for value in alike]
+        names = [tuple(stage.tasks.anything.delay(value).get(timeout=15)) for value in alike]
         assert len(set(names)) == len(alike)
 
     @pytest.mark.parametrize("task", ["modelled", "modelled_whole"])
@@ -161,8 +161,8 @@ class TestValues:
         """B23: with pydantic=True a model, its dict, and a dict that leaves the default out have one key."""
         task = getattr(stage.tasks, task)
         forms = [stage.app_module.Order(id=7), {"id": 7, "tags": []}, {"id": 7}, {"id": "7"}]
-        names = [task.apply_async([form], serializer="pickle").get(timeout=5) for form in forms]
-        names += [task.delay(form).get(timeout=5) for form in forms[1:]]
+        names = [task.apply_async([form], serializer="pickle").get(timeout=15) for form in forms]
+        names += [task.delay(form).get(timeout=15) for form in forms[1:]]
         assert names == [names[0]] * 7
         assert len(names[0]) == 1
 
@@ -170,7 +170,7 @@ class TestValues:
         """B23: an object whose only form is its address fails with an error that names the argument."""
         result = stage.tasks.anything.apply_async([object()], serializer="pickle")
         with pytest.raises(LockKeyError) as caught:
-            result.get(timeout=5)
+            result.get(timeout=15)
         assert caught.value.field == "value"
         assert "0x" not in str(caught.value)
         assert stage.locks.keys("*:lock:*") == []
@@ -180,7 +180,7 @@ def test_two_processes_agree(tmp_path_factory: pytest.TempPathFactory) -> None:
     """B24: bind=True and no key: a program whose __main__ is the app's module has the worker's key; self is not in."""
     with Stage(tmp_path_factory.mktemp("entry"), "entry") as stage:
         stage.start_worker(pool="prefork", concurrency=1, env={"PYTHONHASHSEED": "1"})
-        by_worker = stage.tasks.charge.delay(7).get(timeout=10)
+        by_worker = stage.tasks.charge.delay(7).get(timeout=15)
         program = subprocess.run(
             [sys.executable, "-m", "tests.integration.apps.entry"],
             cwd=ROOT,

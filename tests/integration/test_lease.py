@@ -68,7 +68,7 @@ class TestRenewal:
         assert 0 < min(samples) <= max(samples) <= ttl * 1000
         assert len(samples) > 50
         assert sum(b > a for a, b in pairwise(samples)) >= 5, "renewals at a third of the ttl"
-        assert result.get(timeout=5)["lost_at"] is None
+        assert result.get(timeout=15)["lost_at"] is None
         assert stage.lock(resource(name)) is None
         assert stage.heard("lease_lost", result.id) == []
 
@@ -83,10 +83,10 @@ class TestRenewal:
         assert stage.lock(resource(name)) == value
         stage.locks.script_flush()
         stage.notes.set(f"stop:{name}", 1)
-        assert result.get(timeout=5)["lost_at"] is None
+        assert result.get(timeout=15)["lost_at"] is None
         assert stage.lock(resource(name)) is None
         stage.locks.script_flush()
-        assert stage.tasks.watch.delay(name, name).get(timeout=5)["run"] == result.id  # the record was written
+        assert stage.tasks.watch.delay(name, name).get(timeout=15)["run"] == result.id  # the record was written
 
 
 class TestLoss:
@@ -105,7 +105,7 @@ class TestLoss:
             assert stage.lock(resource(name)) is None
             time.sleep(0.01)
         stage.go(name)
-        value = result.get(timeout=5)
+        value = result.get(timeout=15)
         assert result.state == "SUCCESS"
         assert value["reason"] == "the server does not hold it any more"
         assert stage.lock(resource(name)) is None
@@ -138,7 +138,7 @@ class TestLoss:
             untouched()
             time.sleep(0.01)
         stage.go(name)
-        assert result.get(timeout=5)["lost_at"] is not None
+        assert result.get(timeout=15)["lost_at"] is not None
         untouched()
         lines = [line for line in worker.log().splitlines() if key_id(resource(name)) in line]
         (warning,) = [line for line in lines if "LOST" in line]
@@ -156,12 +156,12 @@ class TestLoss:
             assert newer.lease.fence > fence
             stage.note(f"lost:{name}")
             stage.go(name)
-            assert result.get(timeout=5)["run"] == result.id
+            assert result.get(timeout=15)["run"] == result.id
             assert stage.lock(resource(name)) is not None
             assert int(stage.locks.get(fence_name(resource(name)))) == newer.lease.fence
-            assert is_skipped(stage.tasks.watch.delay(name, "event-1").get(timeout=5))
+            assert is_skipped(stage.tasks.watch.delay(name, "event-1").get(timeout=15))
         repeat = stage.tasks.watch.delay(name, "event-1", 0)
-        assert repeat.get(timeout=5)["run"] == repeat.id, "it was answered from a stale owner's record"
+        assert repeat.get(timeout=15)["run"] == repeat.id, "it was answered from a stale owner's record"
 
     def test_the_record_is_written_where_nobody_came(self, stage: Stage, name: str) -> None:
         """B07 (a): the lock was gone, but no newer fence was granted: what the run did counts as done."""
@@ -170,8 +170,8 @@ class TestLoss:
         stage.locks.delete(lock_name(resource(name)))
         stage.note(f"lost:{name}")
         stage.go(name)
-        assert result.get(timeout=5)["run"] == result.id
-        assert stage.tasks.watch.delay(name, "event-1").get(timeout=5)["run"] == result.id
+        assert result.get(timeout=15)["run"] == result.id
+        assert stage.tasks.watch.delay(name, "event-1").get(timeout=15)["run"] == result.id
         assert stage.notes.get(f"runs:{name}") == "1"
 
     def test_a_silent_server_is_noticed_at_the_local_deadline(self, stage: Stage, name: str) -> None:
@@ -187,7 +187,7 @@ class TestLoss:
             assert 1.5 * 2 / 3 - SLACK <= lost["at"] - paused <= 1.5 + SLACK
             stage.go(name)
             sent = time.monotonic()
-            assert result.get(timeout=5)["reason"] == "it ran out before a renewal was confirmed"
+            assert result.get(timeout=15)["reason"] == "it ran out before a renewal was confirmed"
             assert time.monotonic() - sent < 2, "the release was not bounded"
             assert result.state == "SUCCESS"
         finally:
@@ -198,7 +198,7 @@ class TestLoss:
         eventually(lambda: stage.lock(resource(name)) is None, 3)
         again = stage.tasks.hold_retry.delay(name)
         stage.go(name)
-        assert again.get(timeout=5) == "held"
+        assert again.get(timeout=15) == "held"
 
     def test_an_emptied_server_is_noticed(self, stage: Stage, name: str) -> None:
         """B07: a failover to an empty server, as a restart: the lease is lost, and nothing is made again."""
@@ -209,4 +209,4 @@ class TestLoss:
         assert stage.note(f"lost:{name}")["at"] - gone <= 0.9 + SLACK
         assert stage.lock(resource(name)) is None
         stage.go(name)
-        assert result.get(timeout=5)["run"] == result.id
+        assert result.get(timeout=15)["run"] == result.id

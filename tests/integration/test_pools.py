@@ -45,7 +45,7 @@ def test_bodies_side_by_side_have_their_own_leases(stage: Stage, slots: int) -> 
     for name in names:
         stage.go(name)
     for name, result in results.items():
-        assert result.get(timeout=5) == [f"res:{name}", tokens[name], f"res:{name}", tokens[name], False]
+        assert result.get(timeout=15) == [f"res:{name}", tokens[name], f"res:{name}", tokens[name], False]
         assert stage.locks.exists(lock_name(f"res:{name}")) == 0
 
 
@@ -53,11 +53,11 @@ def test_conflicts(stage: Stage) -> None:
     """A skip, a wait that ends, and a lease that outlives its ttl."""
     name = uuid4().hex
     with stage.outsider(f"res:{name}") as outsider:
-        assert is_skipped(stage.tasks.hold_skip.delay(name).get(timeout=5))
+        assert is_skipped(stage.tasks.hold_skip.delay(name).get(timeout=15))
         waiting = stage.tasks.hold_retry.delay(name)
         stage.until_waiting(waiting.id, 2)
         outsider.release()
     stage.go(name)
-    assert waiting.get(timeout=5) == "held"
+    assert waiting.get(timeout=15) == "held"
     watched = stage.tasks.watch_brief.delay(name, name, 0.8)
-    assert watched.get(timeout=5)["lost_at"] is None
+    assert watched.get(timeout=15)["lost_at"] is None

@@ -46,8 +46,8 @@ def test_canvases_complete_with_a_wait_in_every_member(stage: Stage, name: str) 
         outsiders.close()
         stage.until_waiting(result.id, 2)
         last.release()
-        assert result.get(timeout=10) == name
-    assert chained.get(timeout=10) == members[0]
+        assert result.get(timeout=15) == name
+    assert chained.get(timeout=15) == members[0]
 
 
 def test_a_wait_keeps_the_message(stage: Stage, name: str) -> None:
@@ -70,7 +70,7 @@ def test_a_wait_keeps_the_message(stage: Stage, name: str) -> None:
     assert request["delivery_info"]["priority"] == 3
     assert request["delivery_info"]["routing_key"] == QUEUE
     assert stage.note(f"link:{name}") == {"value": name}
-    assert result.get(timeout=5) == name
+    assert result.get(timeout=15) == name
 
 
 def test_a_killed_workers_message_is_run_again(stage: Stage, name: str) -> None:
@@ -83,6 +83,6 @@ def test_a_killed_workers_message_is_run_again(stage: Stage, name: str) -> None:
     second = stage.begun(name)
     assert second["fence"] > first["fence"]
     stage.go(name)
-    assert result.get(timeout=5) == "held"
+    assert result.get(timeout=15) == "held"
     assert stage.notes.get(f"runs:{name}") == "2"
     eventually(lambda: stage.heard("lock_skipped", result.id) == [])

@@ -57,7 +57,7 @@ class TestOwnRetry:
             result = stage.tasks.retries_itself.apply_async([name], retries=1)
             stage.until_waiting(result.id, 2)
             outsider.release()
-        assert result.get(timeout=10) == "second attempt"
+        assert result.get(timeout=15) == "second attempt"
 
     def test_no_lock_is_left_during_a_countdown(self, stage: Stage, name: str) -> None:
         """B29: while a retry of its own waits for its countdown, a task holds nothing, and others may run."""
@@ -66,7 +66,7 @@ class TestOwnRetry:
         eventually(lambda: stage.lock(resource(name)) is None)
         other = stage.tasks.hold_raise.delay(name, "other")
         stage.go(name)
-        assert other.get(timeout=5) == "other"
+        assert other.get(timeout=15) == "other"
 
     def test_the_waits_of_one_attempt_are_forgotten(self, stage: Stage, name: str) -> None:
         """B05: the second attempt's first lock wait is a first one again, with the shortest backoff."""
@@ -77,7 +77,7 @@ class TestOwnRetry:
         eventually(lambda: stage.lock(resource(name)) is None)
         with stage.outsider(resource(name)):
             stage.until_waiting(result.id, 6)
-        assert result.get(timeout=5) == "second attempt"
+        assert result.get(timeout=15) == "second attempt"
         waits = [heard["waits"] for heard in stage.heard("lock_waiting", result.id)]
         assert waits[:4] == [1, 2, 3, 4]
         second = waits[waits.index(1, 1) :]
@@ -93,7 +93,7 @@ class TestFailureBudget:
         with stage.outsider(resource(name)):
             result = stage.tasks.flaky.delay(name, 1)
             stage.until_waiting(result.id, 4)
-        assert result.get(timeout=10) == 1
+        assert result.get(timeout=15) == 1
         assert [note["retries"] for note in stage.noted(f"begun:{name}")] == [0, 1]
 
         def hooks() -> Counter[tuple[str, str | None]]:
@@ -108,7 +108,7 @@ class TestFailureBudget:
         with stage.outsider(resource(name)):
             result = stage.tasks.flaky_unlimited.delay(name, 1)
             stage.until_waiting(result.id, 12)
-        assert result.get(timeout=10) == 1
+        assert result.get(timeout=15) == 1
         assert stage.notes.get(f"runs:{name}") == "2"
 
     def test_endless_retries_stay_endless(self, stage: Stage, name: str) -> None:
@@ -124,7 +124,7 @@ class TestFailureBudget:
             result = stage.tasks.flaky.delay(name, 2)
             stage.until_waiting(result.id, 3)
         with pytest.raises(ValueError, match="not yet"):
-            result.get(timeout=10)
+            result.get(timeout=15)
         assert stage.notes.get(f"runs:{name}") == "2"
 
 
@@ -138,7 +138,7 @@ class TestLimits:
                 [name], link_error=stage.tasks.noted_error.s(where=f"error:{name}")
             )
             with pytest.raises(LockTaken) as caught:
-                result.get(timeout=10)
+                result.get(timeout=15)
             error = caught.value
             assert (error.key_id, error.holder) == (key_id(resource(name)), "an-outsider")
             assert 0.1 < error.waited < 5
@@ -163,7 +163,7 @@ class TestLimits:
         """B05: at retry_timeout (0.5 s since the first wait) the task fails with LockTaken."""
         with stage.outsider(resource(name)):
             with pytest.raises(LockTaken) as caught:
-                stage.tasks.hold_until.delay(name).get(timeout=10)
+                stage.tasks.hold_until.delay(name).get(timeout=15)
             assert 0.5 <= caught.value.waited < 3
 
     def test_a_message_that_has_begun_waits_beyond_the_limit(self, stage: Stage, name: str) -> None:
@@ -173,10 +173,10 @@ class TestLimits:
             stage.until_waiting(result.id, 4)
             outsider.release()
         stage.go(name)
-        assert result.get(timeout=10) == "ran"
+        assert result.get(timeout=15) == "ran"
 
     def test_nothing_is_left_of_a_wait(self, stage: Stage, name: str) -> None:
         """B05: once the outsider has gone, a task that gave up has left no lock."""
         with stage.outsider(resource(name)), pytest.raises(LockTaken):
-            stage.tasks.hold_limited.delay(name).get(timeout=10)
+            stage.tasks.hold_limited.delay(name).get(timeout=15)
         assert stage.locks.exists(lock_name(resource(name))) == 0

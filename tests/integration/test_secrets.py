@@ -77,12 +77,12 @@ def test_skip(stage: Stage, argument: str, mode: str) -> None:
     stage.begun("secret")
     resource = _resource(stage)
     result = task.delay(value)
-    marker = result.get(timeout=5)
+    marker = result.get(timeout=15)
     assert is_skipped(marker)
     assert marker["key"] == key_id(resource)
     assert any(key_id(resource) in line for line in stage.workers[0].log().splitlines() if result.id in line)
     stage.go("secret")
-    assert holder.get(timeout=5) == "held"
+    assert holder.get(timeout=15) == "held"
 
 
 def test_retry_and_raise(stage: Stage, argument: str) -> None:
@@ -91,16 +91,16 @@ def test_retry_and_raise(stage: Stage, argument: str) -> None:
     waiting = stage.tasks.held_default.delay(argument)
     stage.until_waiting(waiting.id)
     stage.go("secret", 2)
-    assert [holder.get(timeout=5), waiting.get(timeout=5)] == ["held", "held"]
+    assert [holder.get(timeout=15), waiting.get(timeout=5)] == ["held", "held"]
     stage.begun("secret")
     for task in (stage.tasks.raised_default, stage.tasks.limited_default):
         holder = task.delay(argument)
         stage.begun("secret")
         with pytest.raises(LockTaken) as caught:
-            task.delay(argument).get(timeout=5)
+            task.delay(argument).get(timeout=15)
         assert TOKEN not in str(caught.value) + repr(caught.value)
         stage.go("secret")
-        assert holder.get(timeout=5) == "held"
+        assert holder.get(timeout=15) == "held"
 
 
 def test_lost(stage: Stage, argument: str) -> None:
@@ -111,26 +111,26 @@ def test_lost(stage: Stage, argument: str) -> None:
     stage.locks.delete(name)
     eventually(lambda: stage.heard("lease_lost", holder.id))
     stage.go("secret")
-    assert holder.get(timeout=5) == "held"
+    assert holder.get(timeout=15) == "held"
     assert re.search("WARNING.*LOST", stage.workers[0].log())
 
 
 def test_replay_and_mismatch(stage: Stage, argument: str) -> None:
     """B47: so do a replay, and an idempotency key that is a secret itself."""
-    assert stage.tasks.paid.delay(argument, 1).get(timeout=5) == 1
-    assert stage.tasks.paid.delay(argument, 1).get(timeout=5) == 1
+    assert stage.tasks.paid.delay(argument, 1).get(timeout=15) == 1
+    assert stage.tasks.paid.delay(argument, 1).get(timeout=15) == 1
     with pytest.raises(Exception, match="other arguments"):
-        stage.tasks.paid.delay(argument, 2).get(timeout=5)
+        stage.tasks.paid.delay(argument, 2).get(timeout=15)
 
 
 def test_key_errors(stage: Stage, argument: str) -> None:
     """B47: so does an argument of which no key can be built, and a call that does not bind."""
     with pytest.raises(Exception, match="order"):
-        stage.tasks.templated.delay({"wrong": argument}).get(timeout=5)
+        stage.tasks.templated.delay({"wrong": argument}).get(timeout=15)
     with pytest.raises(Exception, match="order"):
-        stage.tasks.templated.delay([argument]).get(timeout=5)
+        stage.tasks.templated.delay([argument]).get(timeout=15)
     with pytest.raises(TypeError):
-        stage.app.send_task(stage.tasks.templated.name, [], {"other": argument}).get(timeout=5)
+        stage.app.send_task(stage.tasks.templated.name, [], {"other": argument}).get(timeout=15)
 
 
 def test_connection_errors(stage: Stage, argument: str) -> None:
@@ -142,7 +142,7 @@ def test_connection_errors(stage: Stage, argument: str) -> None:
         stop()
         try:
             with pytest.raises(StoreUnavailable) as caught:
-                stage.tasks.refused_default.delay(argument).get(timeout=5)
+                stage.tasks.refused_default.delay(argument).get(timeout=15)
             assert caught.value.denied is False
             assert PASSWORD not in str(caught.value) + repr(caught.value)
         finally:
@@ -164,7 +164,7 @@ def test_a_wrong_password(stage: Stage, argument: str) -> None:
     wrong = stage.env["TEST_LOCK_URL"].replace(PASSWORD, f"{PASSWORD}-wrong")
     stage.start_worker(pool="solo", env={"TEST_LOCK_URL": wrong}, args=["-Q", "wrong"])
     with pytest.raises(StoreUnavailable) as caught:
-        stage.tasks.refused_default.apply_async([argument], queue="wrong").get(timeout=5)
+        stage.tasks.refused_default.apply_async([argument], queue="wrong").get(timeout=15)
     assert caught.value.denied is True
     result = stage.tasks.open_default.apply_async([argument], queue="wrong")
     eventually(lambda: isinstance(result.result, StoreUnavailable))
@@ -178,7 +178,7 @@ def test_where_the_locks_are_is_said_without_the_password(stage: Stage, argument
     result = stage.tasks.refused_default.apply_async([argument], queue="unset")
     stage.begun("secret")
     stage.go("secret")
-    assert result.get(timeout=5) == "held"
+    assert result.get(timeout=15) == "held"
     (line,) = [line for line in worker.log().splitlines() if "singleton_lock_url is not set" in line]
     assert "broker_url" in line
     assert "***@127.0.0.1" in line

@@ -57,9 +57,9 @@ def test_send_task_without_the_module(stage: Stage, name: str, tmp_path: Path) -
     ids = json.loads(sent.stdout)
     holder = stage.begun(name)["task_id"]
     for task_id in set(ids) - {holder}:
-        assert is_skipped(AsyncResult(task_id, app=stage.app).get(timeout=5))
+        assert is_skipped(AsyncResult(task_id, app=stage.app).get(timeout=15))
     stage.go(name)
-    assert AsyncResult(holder, app=stage.app).get(timeout=5) == "held"
+    assert AsyncResult(holder, app=stage.app).get(timeout=15) == "held"
     assert stage.notes.get(f"runs:{name}") == "1"
 
 
@@ -100,7 +100,7 @@ def test_two_beats_run_once_a_slot(stage: Stage, tmp_path: Path) -> None:
         for beat in beats:
             beat.wait_for_log("beat: Starting")
         start = time.time()
-        eventually(lambda: stage.notes.llen("ticks:beat") >= 5, 15, "five slots")
+        eventually(lambda: stage.notes.llen("ticks:beat") >= 5, message="five slots")
     finally:
         for beat in beats:
             beat.stop()

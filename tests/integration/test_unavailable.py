@@ -66,7 +66,7 @@ class TestAtAcquire:
         back(stage)
         assert stage.begun(name)["retries"] == 0
         stage.go(name)
-        assert result.get(timeout=5) == "held"
+        assert result.get(timeout=15) == "held"
         heard = stage.heard("lock_unavailable", result.id)
         assert len(heard) >= 2
         assert all(each["unlocked"] is False for each in heard)
@@ -76,7 +76,7 @@ class TestAtAcquire:
         outage()
         result = stage.tasks.hold_limited.delay(name)
         with pytest.raises(StoreUnavailable):
-            result.get(timeout=8)
+            result.get(timeout=15)
         assert len(stage.heard("lock_waiting", result.id)) == 2
 
     def test_raise_fails_at_once(self, stage: Stage, name: str, outage: Callable[[], None]) -> None:
@@ -84,7 +84,7 @@ class TestAtAcquire:
         outage()
         start = time.monotonic()
         with pytest.raises(StoreUnavailable) as caught:
-            stage.tasks.open_raise.delay(name).get(timeout=5)
+            stage.tasks.open_raise.delay(name).get(timeout=15)
         assert time.monotonic() - start <= 3 / 4 + SLACK
         assert caught.value.denied is False
         assert stage.notes.get(f"runs:{name}") is None
@@ -97,7 +97,7 @@ class TestAtAcquire:
         begun = stage.begun(name)
         assert (begun["token"], begun["fence"]) == (None, None)
         stage.go(name)
-        assert result.get(timeout=5) == "held"
+        assert result.get(timeout=15) == "held"
         (heard,) = stage.heard("lock_unavailable", result.id)
         assert heard["unlocked"] is True
         (line,) = [line for line in worker.log().splitlines() if result.id in line and "WITHOUT a lock" in line]
@@ -105,11 +105,11 @@ class TestAtAcquire:
 
     def test_a_late_request_leaves_nothing(self, stage: Stage, name: str) -> None:
         """A server that wakes up carries out the old request and its undo: nothing stays taken."""
-        stage.tasks.one_of_many.delay(1).get(timeout=5)  # there is a connection: the request will be in its buffer
+        stage.tasks.one_of_many.delay(1).get(timeout=15)  # there is a connection: the request will be in its buffer
         stage.lock_server.pause()
         try:
             with pytest.raises(StoreUnavailable):
-                stage.tasks.open_raise.delay(name).get(timeout=5)
+                stage.tasks.open_raise.delay(name).get(timeout=15)
         finally:
             stage.lock_server.resume()
         eventually(lambda: stage.locks.keys(f"*refused*{name}*"), 3, "the undo of the late request")
@@ -127,7 +127,7 @@ class TestAtRelease:
         outage()
         stage.go(name)
         start = time.monotonic()
-        assert result.get(timeout=5) == "held"
+        assert result.get(timeout=15) == "held"
         assert time.monotonic() - start <= 3 / 4 + SLACK
         assert result.state == "SUCCESS"
         (line,) = [line for line in worker.log().splitlines() if result.id in line and "was not released" in line]
@@ -140,4 +140,4 @@ class TestAtRelease:
         outage()
         stage.go(name)
         with pytest.raises(ValueError, match="the body's own"):
-            result.get(timeout=5)
+            result.get(timeout=15)

@@ -54,11 +54,13 @@ class Cluster:
                     client.execute_command("CLUSTER", "ADDSLOTSRANGE", begin, end)
                 client.execute_command("CLUSTER", "SET-CONFIG-EPOCH", number + 1)
                 client.execute_command("CLUSTER", "MEET", "127.0.0.1", first.port)
-        eventually(lambda: all(self._known(node) == len(self.nodes) for node in self.nodes), 20, "the nodes' meeting")
+        eventually(
+            lambda: all(self._known(node) == len(self.nodes) for node in self.nodes), message="the nodes' meeting"
+        )
         for number in range(self.masters, len(self.nodes)):
             with self.nodes[number].client() as client:
                 client.execute_command("CLUSTER", "REPLICATE", self.id(self.nodes[number % self.masters]))
-        eventually(lambda: all(self.ok(node) for node in self.nodes), 20, "the cluster's state")
+        eventually(lambda: all(self.ok(node) for node in self.nodes), message="the cluster's state")
 
     def slots(self, number: int) -> tuple[int, int]:
         """The first and the last slot of a master."""

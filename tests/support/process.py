@@ -71,7 +71,7 @@ class Process:
         """Its output since the last start."""
         return self.log_file.read_bytes()[self._log_start :].decode(errors="replace")
 
-    def wait_for_log(self, text: str, timeout: float = 20.0) -> None:
+    def wait_for_log(self, text: str, timeout: float = 30.0) -> None:
         """Returns when ``text`` is in the log; AssertionError, with the log, after ``timeout`` s or at its end."""
 
         def seen() -> bool:

@@ -44,7 +44,7 @@ class RabbitMQ:
         self.process = Process([server], log=directory / "rabbitmq.log", env=env, cwd=directory)
         try:
             self.process.wait_for_log("completed with", timeout=90)
-            eventually(self._answers, 20, "RabbitMQ's start")
+            eventually(self._answers, message="RabbitMQ's start")
         except BaseException:
             self.stop()
             raise

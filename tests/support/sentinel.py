@@ -27,7 +27,7 @@ class Watched:
         options = (*options, "--repl-diskless-sync-delay", "0")
         self.master: Server = start(*options)
         self.replica: Server = start(*options, "--replicaof", "127.0.0.1", str(self.master.port))
-        eventually(lambda: self._link() == "up", 20, "the replica's link to its master")
+        eventually(lambda: self._link() == "up", message="the replica's link to its master")
         self.sentinels: list[Server] = []
         for number in range(count):
             file = directory / f"sentinel-{number}.conf"
@@ -60,7 +60,7 @@ class Watched:
                 others = int(found["num-other-sentinels"])
                 return others == len(self.sentinels) - 1 and int(found["num-slaves"]) == 1
 
-            eventually(knows, 20, "the Sentinels' acquaintance")
+            eventually(knows, message="the Sentinels' acquaintance")
 
     def until_promoted(self) -> None:
         """Returns when the replica is the master and every Sentinel says so."""

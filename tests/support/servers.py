@@ -129,7 +129,7 @@ class Server:
                 except (redis.RedisError, ValueError):
                     return False
 
-        eventually(answers, 20, "the server's start")
+        eventually(answers, message="the server's start")
         return self.process.running
 
 

@@ -9,7 +9,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def eventually(predicate: Callable[[], T], timeout: float = 10.0, message: str = "") -> T:
+def eventually(predicate: Callable[[], T], timeout: float = 30.0, message: str = "") -> T:
     """The first true value of ``predicate()``, asked every 20 ms; AssertionError after ``timeout`` seconds."""
     deadline = time.monotonic() + timeout
     while not (value := predicate()):

@@ -86,7 +86,7 @@ class Life:
         self.workers.append(worker)
         return worker
 
-    def note(self, where: str, timeout: float = 20.0) -> Any:
+    def note(self, where: str, timeout: float = 30.0) -> Any:
         """The next thing that was said under ``where``, waited for."""
         return json.loads(eventually(lambda: self.notes.lpop(where), timeout, f"a note in {where}"))
 
@@ -112,7 +112,7 @@ class Life:
 
     def waited(self, task_id: str, times: int = 1) -> None:
         """Returns when the message was sent again ``times`` times."""
-        eventually(lambda: self.notes.llen(f"lock_waiting:{task_id}") >= times, 20, f"{times} waits")
+        eventually(lambda: self.notes.llen(f"lock_waiting:{task_id}") >= times, message=f"{times} waits")
 
     @contextlib.contextmanager
     def outsider(self, key: str, ttl: float = 60.0) -> Iterator[Guard]:

@@ -67,10 +67,10 @@ def test_conflicts_are_no_noise(life: Life, key: str) -> None:
     """B33: autoretry_for=(Exception,) and a base that reports errors never see a conflict; each message comes once."""
     life.notes.delete("reported", "tracked")
     with life.outsider(key):
-        assert is_skipped(life.app.tasks["noise.skipped"].delay(key).get(timeout=10))
+        assert is_skipped(life.app.tasks["noise.skipped"].delay(key).get(timeout=15))
         result = life.app.tasks["noise.retried"].delay(key)
         with pytest.raises(LockTaken):
-            result.get(timeout=10)
+            result.get(timeout=15)
     assert life.notes.get(f"runs:{key}") is None
     assert life.noted("reported") == []
     assert life.workers[0].log().count(f"noise.retried[{result.id}] received") == 1

@@ -26,7 +26,7 @@ def test_soft_limit(life: Life, worker: Worker, key: str) -> None:
     with pytest.raises(Exception, match="SoftTimeLimitExceeded"):
         result.get(timeout=15)
     eventually(lambda: life.holder(key) is None, SOON)
-    assert life.tasks.early.delay(key).get(timeout=10) == 2
+    assert life.tasks.early.delay(key).get(timeout=15) == 2
 
 
 def test_caught_soft_limit(life: Life, worker: Worker, key: str) -> None:
@@ -40,7 +40,7 @@ def test_soft_limit_during_a_wait(life: Life, worker: Worker, key: str) -> None:
     with life.outsider(key):
         result = life.tasks.early.apply_async([key, 0], soft_time_limit=1)
         life.waited(result.id, 8)
-    assert result.get(timeout=10) == 1
+    assert result.get(timeout=15) == 1
 
 
 def test_warm_shutdown(life: Life, key: str) -> None:
@@ -55,8 +55,8 @@ def test_warm_shutdown(life: Life, key: str) -> None:
         assert holder is not None
         assert holder.token == first["token"]
         time.sleep(0.05)
-    assert result.get(timeout=10) == 1
-    eventually(lambda: not worker.running, 15)
+    assert result.get(timeout=15) == 1
+    eventually(lambda: not worker.running)
     assert worker.exit_code == 0
     assert life.holder(key) is None
 
@@ -98,8 +98,8 @@ def test_solo_shutdown(life: Life, key: str) -> None:
     result = life.tasks.short.apply_async([key, 2], queue=key)
     life.begun(key)
     worker.send(signal.SIGTERM)
-    assert result.get(timeout=10) == 1
-    eventually(lambda: not worker.running, 15)
+    assert result.get(timeout=15) == 1
+    eventually(lambda: not worker.running)
     assert life.holder(key) is None
 
 
@@ -111,7 +111,7 @@ def test_max_tasks_per_child(life: Life, key: str) -> None:
     pids = {life.begun(f"{key}-{n}")["pid"] for n in range(6)}
     assert len(pids) == 6
     assert life.locks.keys(f"*:lock:res:{key}*") == []
-    eventually(lambda: len(worker.children()) == 2 and not pids & set(worker.children()), 15)
+    eventually(lambda: len(worker.children()) == 2 and not pids & set(worker.children()))
     worker.stop()
 
 

@@ -51,7 +51,7 @@ class TestGivenBack:
         print(f"started {again['at'] - at:.2f} s after the kill, ttl 20 s")
         assert again["at"] - at < SOON
         assert again["id"] == result.id
-        assert result.get(timeout=10) == 2
+        assert result.get(timeout=15) == 2
         assert life.runs(key) == 2
         assert life.noted(f"lock_skipped:{result.id}") == []
         eventually(lambda: life.holder(key) is None)
@@ -65,7 +65,7 @@ class TestGivenBack:
         again = life.begun(key)
         assert again["at"] - at < SOON
         assert again["retries"] == 1
-        assert result.get(timeout=10) == 2
+        assert result.get(timeout=15) == 2
 
     def test_hard_limit(self, life: Life, worker: Worker, key: str) -> None:
         """B15: a hard limit with acks_on_failure_or_timeout=False: delivered again before the child is dead."""
@@ -85,9 +85,9 @@ class TestOver:
         result = life.tasks.early.apply_async([key, 60], time_limit=1)
         life.begun(key)
         with pytest.raises(Exception, match="TimeLimitExceeded"):
-            result.get(timeout=10)
+            result.get(timeout=15)
         eventually(lambda: life.holder(key) is None, SOON)
-        assert life.tasks.early.delay(key).get(timeout=10) == 2
+        assert life.tasks.early.delay(key).get(timeout=15) == 2
 
     @pytest.mark.parametrize("name", ["SIGTERM", "SIGKILL"])
     def test_revoke(self, life: Life, worker: Worker, key: str, name: str) -> None:
@@ -96,7 +96,7 @@ class TestOver:
         _killed(life, key, lambda _, task_id: life.app.control.revoke(task_id, terminate=True, signal=name))
         eventually(lambda: life.holder(key) is None, SOON)
         eventually(lambda: result.state == "REVOKED")
-        assert life.tasks.early.delay(key).get(timeout=10) == 2
+        assert life.tasks.early.delay(key).get(timeout=15) == 2
         assert life.notes.get(f"unwound:{key}") == (None if name == "SIGKILL" else "1")
 
     def test_sigkill_without_redelivery(self, life: Life, worker: Worker, key: str) -> None:
@@ -104,7 +104,7 @@ class TestOver:
         result = life.tasks.early.delay(key, 60)
         _killed(life, key, _kill)
         with pytest.raises(Exception, match="exited prematurely"):
-            result.get(timeout=10)
+            result.get(timeout=15)
         eventually(lambda: life.holder(key) is None, SOON)
 
     def test_resting(self, life: Life, worker: Worker, key: str) -> None:
@@ -158,4 +158,4 @@ class TestNotOurs:
         life.start_worker(args=["-Q", "doomed"], concurrency=1)
         again = life.begun(key)
         assert again["fence"] > first["fence"]
-        assert result.get(timeout=10) == 2
+        assert result.get(timeout=15) == 2

@@ -40,7 +40,7 @@ def test_a_stranger_is_skipped_meanwhile(life: Life, worker: Worker, key: str) -
     with life.outsider(key):
         begun = life.tasks.falls.apply_async([key], retries=1)
         life.waited(begun.id)
-        assert is_skipped(life.tasks.falls.delay(key).get(timeout=10))
+        assert is_skipped(life.tasks.falls.delay(key).get(timeout=15))
     life.go(key)
     eventually(lambda: life.runs(key) == 1)
     time.sleep(0.5)
@@ -57,5 +57,5 @@ def test_one_look_at_a_time(life: Life, worker: Worker, key: str) -> None:
     assert all(0 < note["countdown"] <= 3.1 for note in notes)
     life.go(key)
     assert result.get(timeout=15) == 1
-    eventually(lambda: life.noted(f"lock_replayed:{result.id}"), 15)
+    eventually(lambda: life.noted(f"lock_replayed:{result.id}"))
     assert life.runs(key) == 1

@@ -43,7 +43,7 @@ def test_max_hold(life: Life, worker: Worker, key: str) -> None:
     assert 0.9 < time.time() - began < 3
     eventually(lambda: life.holder(key) is None, 2)
     life.go(key)
-    assert result.get(timeout=10) == 1
+    assert result.get(timeout=15) == 1
 
 
 def test_abort(life: Life, worker: Worker, key: str) -> None:
@@ -52,12 +52,12 @@ def test_abort(life: Life, worker: Worker, key: str) -> None:
     life.begun(key)
     _lose(life, key)
     with pytest.raises(LeaseLost):
-        result.get(timeout=10)
+        result.get(timeout=15)
     assert life.note(f"error:{key}")["error"] == "LeaseLost"
     assert life.notes.get(f"unwound:{key}") == "1"
     assert life.runs(key) == 1
     assert life.holder(key) is None
-    assert life.tasks.aborted.delay(key).get(timeout=10) == 2  # the same process goes on
+    assert life.tasks.aborted.delay(key).get(timeout=15) == 2  # the same process goes on
 
 
 def test_abort_that_is_retried(life: Life, worker: Worker, key: str) -> None:
@@ -65,7 +65,7 @@ def test_abort_that_is_retried(life: Life, worker: Worker, key: str) -> None:
     result = life.tasks.named.delay(key, 30)
     life.begun(key)
     _lose(life, key)
-    assert result.get(timeout=10) == 2
+    assert result.get(timeout=15) == 2
     assert life.begun(key)["retries"] == 1
 
 
@@ -76,10 +76,10 @@ def test_no_abort_after_the_body(life: Life, worker: Worker, key: str) -> None:
         name = f"{key}-{n}"
         life.begun(name)
         _lose(life, name)
-        result.get(timeout=10, propagate=False)
+        result.get(timeout=15, propagate=False)
         assert result.state in ("SUCCESS", "FAILURE")
         assert life.runs(name) == 1
-    assert life.tasks.early.delay(key).get(timeout=10) == 1
+    assert life.tasks.early.delay(key).get(timeout=15) == 1
     assert worker.running
 
 
@@ -95,7 +95,7 @@ class TestOtherPools:
         _lose(life, key)
         life.note(f"lease_lost:{result.id}")
         life.go(key)
-        assert result.get(timeout=10) == 1
+        assert result.get(timeout=15) == 1
 
     def test_a_body_that_does_not_yield(self, life: Life, other: tuple[str, Worker], key: str) -> None:
         """B11: gevent, ttl 0.5 s, the body spins for 1.5 s: it knows of the loss when it looks; another's lock stays.
@@ -105,11 +105,11 @@ class TestOtherPools:
         result = life.tasks.spins.apply_async([key, 1.5], queue=pool)
         first = life.begun(key)
         if pool == "threads":
-            assert result.get(timeout=10) is False
+            assert result.get(timeout=15) is False
             return
         eventually(lambda: life.holder(key) is None)
         with life.outsider(key) as outsider:
-            assert result.get(timeout=10) is True
+            assert result.get(timeout=15) is True
             life.note(f"lease_lost:{result.id}")
             holder = life.holder(key)
             assert holder is not None

@@ -28,13 +28,13 @@ def life(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     """A worker on each broker."""
     broker = request.getfixturevalue("rabbitmq").url if request.param == "rabbitmq" else None
     life = Life(tmp_path_factory.mktemp("raw"), "raw", broker)
-    life.start_worker(pool="threads", concurrency=4, args=["-Q", "celery,q2"])
+    life.start_worker(concurrency=4, args=["-Q", "celery,q2"])
     yield life
     life.close()
 
 
 def _deliveries(life: Life, task_id: str, count: int) -> list[Any]:
-    eventually(lambda: life.notes.llen(f"raw:{task_id}") >= count, 20, f"{count} deliveries")
+    eventually(lambda: life.notes.llen(f"raw:{task_id}") >= count, message=f"{count} deliveries")
     return life.noted(f"raw:{task_id}")[:count]
 
 
@@ -43,7 +43,7 @@ def _waited(life: Life, key: str, send: Any) -> tuple[Any, Any, str]:
     with life.outsider(key):
         task_id = send().id
         first, _, third = _deliveries(life, task_id, 3)
-    eventually(lambda: life.notes.llen(f"ran:{key}"), 20, "the run")
+    eventually(lambda: life.notes.llen(f"ran:{key}"), message="the run")
     return first, third, task_id
 
 
@@ -105,7 +105,7 @@ def test_every_option(life: Life, key: str) -> None:
     assert embed["chord"]["task"] == embed["callbacks"][0]["task"] == tasks.after.name
     assert embed["errbacks"][0]["task"] == tasks.failed.name
     assert third["headers"]["singleton_lock"]["waits"] == 2
-    eventually(lambda: life.notes.llen(f"after:{key}"), 10, "the link")
+    eventually(lambda: life.notes.llen(f"after:{key}"), message="the link")
     time.sleep(0.3)
     assert life.noted(f"after:{key}") == [key], "the link was called more than once"
     assert life.noted(f"failed:{key}") == []
@@ -216,7 +216,7 @@ def test_a_publish_that_fails(life: Life, key: str) -> None:
         life.notes.set(f"refuse:{key}", 2)
         eventually(lambda: life.notes.get(f"refuse:{key}") == "0", message="two refusals")
         time.sleep(0.3)
-    eventually(lambda: life.notes.llen(f"ran:{key}"), 20, "the run")
+    eventually(lambda: life.notes.llen(f"ran:{key}"), message="the run")
     time.sleep(0.5)
     assert life.notes.llen(f"ran:{key}") == 1
     assert life.app.AsyncResult(task_id).state == "SUCCESS"
