@@ -1,12 +1,12 @@
 """A soak: thousands of tasks on few resources, while children and workers are killed, limited and revoked.
 
-``python -m benchmarks.soak [--tasks 20000] [--resources 50] [--seed 1]``. Two prefork workers, acks_late,
+``python -m benchmarks.soak [--tasks 20000] [--resources 50] [--seed 1] [--rabbitmq]``. Two prefork workers, acks_late,
 reject_on_worker_lost, a visibility timeout of seconds, and the transaction helper on SQLite. The verdict reads the
 database's own record: nobody went in beside somebody else, nothing was lost, nothing was booked twice.
 
 A Redis broker itself can lose a message: kombu takes it off the queue and notes in a second step that it has done so.
 A worker that is killed in between leaves a message that was sent, and that nobody received. The logs show it, and it
-is counted apart; ``--control`` runs the same without locks, and shows the same.
+is counted apart; ``--control`` runs the same without locks, and shows the same; on RabbitMQ there is no such moment.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ import click
 import psutil
 import sqlalchemy as sa
 
+from tests.support.rabbitmq import RabbitMQ
 from tests.support.servers import Server, valkey_binary
 from tests.support.worker import Worker
 
@@ -39,15 +40,16 @@ CHILDREN = 4
 class Soak:
     """One run: a server, a database, two workers, and what is done to them."""
 
-    def __init__(self, directory: Path, tasks: int, resources: int, seed: int) -> None:
+    def __init__(self, directory: Path, tasks: int, resources: int, seed: int, rabbitmq: bool) -> None:
         self.directory = directory
         self.tasks, self.resources, self.seed = tasks, resources, seed
         self.random = random.Random(seed)
         self.counts: collections.Counter[str] = collections.Counter()
         self.revoked: set[int] = set()
         self.server = Server(valkey_binary(), directory)
+        self.rabbitmq = RabbitMQ(directory) if rabbitmq else None
         self.env = {
-            "SOAK_BROKER": self.server.url(0),
+            "SOAK_BROKER": self.rabbitmq.url if self.rabbitmq else self.server.url(0),
             "SOAK_LOCKS": self.server.url(2),
             "SOAK_DATABASE": f"sqlite:///{directory / 'soak.db'}",
             "SOAK_VISIBILITY": str(VISIBILITY),
@@ -116,7 +118,12 @@ class Soak:
             self.workers[at] = self._worker()
 
     def restore(self) -> None:
-        """What a worker does every 100 s: messages that were taken longer ago than the visibility timeout come back."""
+        """What a worker does every 100 s: messages that were taken longer ago than the visibility timeout come back.
+
+        RabbitMQ gives them back by itself, as soon as the worker's connection is gone.
+        """
+        if self.rabbitmq:
+            return
         with self.app.app.connection() as connection:
             connection.default_channel.qos.restore_visible(interval=1)
 
@@ -143,14 +150,21 @@ class Soak:
             out = set(connection.execute(sa.select(events.c.number).where(events.c.what == "out")).scalars())
         return set(range(self.tasks)) - out - self.revoked
 
+    def messages(self) -> int:
+        """How many are in the queue, or on a Redis broker were taken from it and not acknowledged."""
+        with self.app.app.connection() as connection:
+            queued: int = connection.default_channel.queue_declare("celery", passive=True).message_count
+        if self.rabbitmq:
+            return queued
+        with self.server.client(0) as client:
+            return queued + int(client.hlen("unacked"))
+
     def settle(self) -> None:
         """Let the last copies end, then stop the workers."""
         end = time.monotonic() + 4 * VISIBILITY + 30
-        with self.server.client(0) as client:
-            while time.monotonic() < end and (client.llen("celery") or client.hlen("unacked")):
-                self.restore()
-                time.sleep(0.5)
-            self.counts["messages left"] = client.llen("celery") + client.hlen("unacked")
+        while time.monotonic() < end and self.messages():
+            self.restore()
+            time.sleep(0.5)
         pids = [pid for worker in self.workers for pid in (worker.pid, *worker.children())]
         for worker in self.workers:
             worker.send(signal.SIGTERM)
@@ -158,6 +172,7 @@ class Soak:
         while time.monotonic() < end and any(worker.running for worker in self.workers):
             time.sleep(0.1)
         self.counts["processes left"] = sum(map(_runs, pids))
+        self.counts["messages left"] = self.messages()  # now with those that RabbitMQ got back from the workers
         with self.server.client(2) as client:
             end = time.monotonic() + 5
             while time.monotonic() < end and client.keys("*:lock:*"):
@@ -213,18 +228,20 @@ class Soak:
         self.app.app.close()
         self.app.engine.dispose()
         self.server.stop()
+        if self.rabbitmq:
+            self.rabbitmq.stop()
 
 
 #: What a soak that went well has none of.
 NONE = ("overlaps", "booked twice", "lost", "messages left", "processes left", "locks left", "keys without an end")
 
 
-def soak(directory: Path, tasks: int, resources: int, seed: int, patience: float = 60.0) -> dict[str, int]:
+def soak(directory: Path, tasks: int, resources: int, seed: int, rabbitmq: bool) -> dict[str, int]:
     """Run one soak; its counts."""
-    run = Soak(directory, tasks, resources, seed)
+    run = Soak(directory, tasks, resources, seed, rabbitmq)
     try:
         start = time.monotonic()
-        run.run(patience)
+        run.run(patience=60.0)
         run.settle()
         run.verdict()
         run.blame_the_broker()
@@ -261,8 +278,9 @@ def _runs(pid: int) -> bool:
 @click.option("--resources", default=50)
 @click.option("--seed", default=1)
 @click.option("--json", "as_json", is_flag=True, help="the counts as one line of JSON")
+@click.option("--rabbitmq", is_flag=True, help="with RabbitMQ as the broker, instead of Redis")
 @click.option("--control", is_flag=True, help="without locks: what Celery and its broker do by themselves")
-def main(tasks: int, resources: int, seed: int, as_json: bool, control: bool) -> None:
+def main(tasks: int, resources: int, seed: int, as_json: bool, rabbitmq: bool, control: bool) -> None:
     """Run the soak, print its counts, and fail where one is not 0 that must be.
 
     With locks hardly a body should be "refused as stale": it would have run beside another one.
@@ -270,7 +288,7 @@ def main(tasks: int, resources: int, seed: int, as_json: bool, control: bool) ->
     if control:
         os.environ["SOAK_CONTROL"] = "1"
     with tempfile.TemporaryDirectory(prefix="soak-") as directory:
-        counts = soak(Path(directory), tasks, resources, seed)
+        counts = soak(Path(directory), tasks, resources, seed, rabbitmq)
     if as_json:
         print(json.dumps(counts))
     else:
