@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
 from celery import Celery, Task
 
-from .plan import RESERVES, Plan, attribute_options, is_locked, plan_of
+from .options import NAMES
+from .plan import ATTRIBUTE, RESERVES, Plan, attribute_options, is_locked, plan_of
 from .run import Body, run_alone
 from .settings import LockSettings
 from .worker import add_checks
+
+#: Names of options that Celery has an option of its own for, or that mean too many things.
+_COMMON = {"retry_backoff", "retry_backoff_max", "retry_jitter", "enabled"}
 
 
 def install(cls: type[Task], decorator: Mapping[str, Any] | None = None) -> None:
@@ -66,14 +71,18 @@ class SingleInstanceTask(Task):  # type: ignore[misc]  # Celery has no types
     """A task base class that runs alone on the resource it names.
 
     Options are class attributes or ``app.task`` arguments with ``lock_`` before the option's name: ``lock_key``,
-    ``lock_ttl`` (seconds), ``lock_on_conflict`` and so on. Raises `LockConfigError` at class creation for a bad one.
+    ``lock_ttl`` (seconds), ``lock_on_conflict`` and so on. Raises `LockConfigError` at class creation for a bad one,
+    and warns of one without ``lock_``.
     """
 
     abstract = True
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        attribute_options(vars(cls), f"task class {cls.__name__}")
+        where = f"task class {cls.__name__}"
+        attribute_options(vars(cls), where)
+        for name in sorted(vars(cls).keys() & set(NAMES) - _COMMON):
+            warnings.warn(f"{where}: {name} is not an option of the lock; set {ATTRIBUTE}{name}", stacklevel=2)
         install(cls)
 
 

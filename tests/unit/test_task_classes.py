@@ -222,8 +222,20 @@ def test_prefix_is_reserved_on_the_base_class_only(app: Celery) -> None:
         app.task(base=type("Own", (SingleInstanceTask, Stranger), {"abstract": True}), lazy=False, name="x")(charge)
 
 
-@pytest.mark.parametrize("attribute", ["lock_expiry"])
-def test_celery_singletons_attribute_is_a_warning(attribute: str) -> None:
+def test_celery_singletons_attribute_is_a_warning() -> None:
     """celery-singleton's `lock_expiry` on a class is a warning that points to `lock_ttl`."""
     with pytest.warns(UserWarning, match="lock_expiry has no effect; set lock_ttl"):
-        type("Charge", (SingleInstanceTask,), {attribute: 60})
+        type("Charge", (SingleInstanceTask,), {"lock_expiry": 60})
+
+
+def test_an_option_without_its_prefix_is_a_warning(app: Celery, recwarn: pytest.WarningsRecorder) -> None:
+    """An attribute `ttl` does nothing on a SingleInstanceTask, and says so; `retry_backoff` is Celery's own (B25)."""
+
+    def charge() -> int:
+        return 1
+
+    task = app.task(base=SingleInstanceTask, lazy=False, ttl=5, lock_at_least=1, retry_backoff=True)(charge)
+    assert [str(each.message) for each in recwarn] == [
+        "task class charge: ttl is not an option of the lock; set lock_ttl"
+    ]
+    assert task.singleton_lock_plan().options.ttl == 30.0
