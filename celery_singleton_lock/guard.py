@@ -152,15 +152,18 @@ class Guard:
         """Set the lease's length to ``ttl`` seconds from now; False where it is lost. Raises `StoreUnavailable`."""
         if self._hold is None or self.lease is None or self.lease.lost:
             return False
-        hold = self._hold._replace(ttl=ttl)
+        hold = self._hold._replace(ttl=ttl, exact=True)
         sent = self._clock()
-        self.lease.shorten(sent, ttl)  # at once: a server may do it and its answer be lost
+        self.lease.resize(sent, ttl)  # at once: a server may do it and its answer be lost
         try:
             (held,) = self.store.renew([hold], call_timeout(self.store.timeout, min(ttl, self.ttl)))
             if held is None:
                 raise StoreUnavailable("too few servers answered to the extension")
         except StoreUnavailable:
-            self._renewer.add(self.lease, self._hold, self.store, sent - self.ttl)  # the old length, at once
+            self.ttl = min(ttl, self.ttl)  # whichever of the two the servers have, or will have: it is no shorter
+            self.lease.resize(sent, self.ttl)
+            self._hold = self._hold._replace(ttl=self.ttl)
+            self._renewer.add(self.lease, self._hold, self.store, sent - self.ttl)  # due at once
             raise
         if not held:
             self._renewer.discard(hold.token)
@@ -168,8 +171,8 @@ class Guard:
             return False
         if not self.lease.confirm(sent, ttl):
             return False
-        self.ttl, self._hold = ttl, hold
-        self._renewer.add(self.lease, hold, self.store, sent)
+        self.ttl, self._hold = ttl, hold._replace(exact=False)
+        self._renewer.add(self.lease, self._hold, self.store, sent)
         return True
 
     def release(self, write: Write | None = None) -> bool:

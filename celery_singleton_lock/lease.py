@@ -118,20 +118,21 @@ class Lease:
         return self.key == key and not self._ended
 
     def confirm(self, sent: float, ttl: float | None = None) -> bool:
-        """A renewal sent at ``sent`` (with a new ``ttl``, where given) succeeded: set the deadline anew.
+        """A renewal to ``ttl`` (seconds; by default the lease's own) sent at ``sent`` succeeded: set the deadline anew.
 
         False where it came too late.
         """
         with self._settling:
             if self.lost or self._ended:  # past its deadline: never revived, whatever the server says
                 return False
-            self.ttl = ttl or self.ttl
-            self._deadline = min(sent + validity(self.ttl), self._last)
+            if ttl in (None, self.ttl):  # one of another length was on its way while `resize` came
+                self._deadline = min(sent + validity(self.ttl), self._last)
             return True
 
-    def shorten(self, sent: float, ttl: float) -> None:
-        """A renewal to ``ttl`` is being sent at ``sent``: from now on trust no more than it would give."""
+    def resize(self, sent: float, ttl: float) -> None:
+        """An extension to ``ttl`` seconds is being sent at ``sent``: from now on trust no more than it would give."""
         with self._settling:
+            self.ttl = ttl
             self._deadline = min(self._deadline, sent + validity(ttl))
 
     def lose(self, reason: str, *, at_end: bool = False, aside: bool = False) -> bool:

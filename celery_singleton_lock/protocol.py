@@ -67,13 +67,17 @@ class Ask(NamedTuple):
 
 
 class Hold(NamedTuple):
-    """A granted lock, as renewal and release name it. ``holder``: as it stands in the lock."""
+    """A granted lock, as renewal and release name it. ``holder``: as it stands in the lock.
+
+    ``exact``: its expiry may become an earlier one, too, which an extension may ask for; a renewal never does.
+    """
 
     names: Names
     token: str
     fence: int
     ttl: float
     holder: str = ""
+    exact: bool = False
 
 
 class Write(NamedTuple):
@@ -153,7 +157,8 @@ class Store(Protocol):
         ...
 
     def renew(self, holds: Sequence[Hold], timeout: float) -> list[bool | None]:
-        """Set each hold's expiry to its ttl again; False where it is not held any more, None where nobody can tell.
+        """Set each hold's expiry to its ttl again, where it is not a later one; False where it is not held any more,
+        None where nobody can tell.
 
         Raises `StoreUnavailable`."""
         ...

@@ -147,7 +147,7 @@ class Renewer:
             if held is None:
                 entry.due = self._clock() + ttl * RETRY_PERIOD
             elif held:
-                lease.confirm(sent.at)  # where it came too late, the next tick finds the lease overdue
+                lease.confirm(sent.at, ttl)  # where it came too late, the next tick finds the lease overdue
                 entry.due = sent.at + ttl * PERIOD
             else:
                 lease.lose("the server does not hold it any more", aside=self._threaded)

@@ -36,7 +36,9 @@ def renew(hold: Hold, *, again: bool = False) -> Command:
     names = hold.names
     keys = [names.lock, names.fence, names.refused(hold.token), names.listing]
     holder = hold.holder if again else ""
-    return RENEW(keys, hold.token, milliseconds(hold.ttl), _FENCE_MS, names.resource, hold.fence, holder)
+    return RENEW(
+        keys, hold.token, milliseconds(hold.ttl), _FENCE_MS, names.resource, hold.fence, holder, int(hold.exact)
+    )
 
 
 def release(

@@ -124,7 +124,8 @@ class MemoryStore:
         lock = self._locks.get(hold.names.lock)
         if lock is None or lock.token != hold.token or lock.resting:
             return False
-        self._locks.set(hold.names.lock, lock, hold.ttl)
+        ttl = hold.ttl if hold.exact else max(hold.ttl, self._locks.remaining(hold.names.lock))
+        self._locks.set(hold.names.lock, lock, ttl)
         self._fences.set(hold.names.fence, self._fences.get(hold.names.fence) or lock.fence, FENCE_TTL)
         return True
 

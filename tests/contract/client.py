@@ -58,6 +58,11 @@ class Client:
         (held,) = self.store.renew([self.hold(ttl)], 1.0)
         return held
 
+    def extend(self, ttl: float) -> bool | None:
+        """Set the lock's end, to an earlier one, too."""
+        (held,) = self.store.renew([self.hold(ttl)._replace(exact=True)], 1.0)
+        return held
+
     def release(self, rest: float = 0.0, write: Write | None = None, unanswered: bool = False) -> bool:
         """Free the lock."""
         return self.store.release(self.hold(), rest=rest, write=write, unanswered=unanswered)

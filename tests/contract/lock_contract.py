@@ -116,6 +116,15 @@ class LockContract:
             assert taken is not None
             assert about(taken.remaining, ttl)
 
+    def test_a_renewal_behind_an_extension(self, anna: Client, store: Store) -> None:
+        """An extension may make the rest shorter; a renewal that it has overtaken on the way does not (B40, B41)."""
+        anna.granted()
+        for ttl in (200.0, 100.0):
+            assert [anna.extend(ttl), anna.renew(15.0)] == [True, True]
+            taken = store.peek(anna.names)
+            assert taken is not None
+            assert about(taken.remaining, ttl)
+
     def test_renew_by_another_token(self, anna: Client, bert: Client, door: BackDoor) -> None:
         """Who does not hold the lock does not renew it (B07)."""
         anna.granted()

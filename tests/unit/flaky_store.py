@@ -15,9 +15,9 @@ class FlakyStore(MemoryStore):
     """Keeps a list of its calls, and can be out of reach or slow.
 
     ``fault``: raised by every call, in place of doing it. ``afterwards``: called when a call has been carried out and
-    its answer is on the way. ``unsure``: renewals answer that nobody can tell. ``renewals``:
-    of each renewal (its moment, its holds, its bound in seconds). ``releases``:
-    of each release (its hold, its options).
+    its answer is on the way; ``beforehand``: when a renewal is on the way. ``unsure``: renewals answer that nobody can
+    tell. ``renewals``: of each renewal (its moment, its holds, its bound in seconds). ``releases``: of each release
+    (its hold, its options).
     """
 
     def __init__(self, clock: ManualClock, *, timeout: float = 1.0) -> None:
@@ -25,6 +25,7 @@ class FlakyStore(MemoryStore):
         self.time = clock
         self.fault: BaseException | None = None
         self.afterwards: Callable[[], object] = lambda: None
+        self.beforehand: Callable[[], object] = lambda: None
         self.unsure = False
         self.renewals: list[tuple[float, list[Hold], float]] = []
         self.releases: list[tuple[Hold, dict[str, Any]]] = []
@@ -38,6 +39,7 @@ class FlakyStore(MemoryStore):
     def renew(self, holds: Sequence[Hold], timeout: float) -> list[bool | None]:
         self.renewals.append((self.time(), list(holds), timeout))
         self._fail()
+        self.beforehand()
         answers = super().renew(holds, timeout)
         self.afterwards()
         return [None] * len(holds) if self.unsure else answers

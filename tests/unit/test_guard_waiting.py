@@ -132,6 +132,52 @@ def test_extend_sets_the_length(
     assert guard.release() is True
 
 
+@pytest.mark.parametrize("moment", ["afterwards", "beforehand"])
+def test_extension_beside_a_renewal(
+    make: Callable[..., Guard], flaky: FlakyStore, renewer: Renewer, clock: ManualClock, moment: str
+) -> None:
+    """A renewal of the old length that is on its way shortens a longer extension neither here nor in the store."""
+    guard = make()
+    guard.acquire()
+    assert guard.lease is not None
+    clock.advance(TTL / 3)
+
+    def extend() -> None:
+        setattr(flaky, moment, lambda: None)
+        assert guard.extend(300)
+        clock.advance(1)
+
+    setattr(flaky, moment, extend)
+    renewer.tick()
+    assert left(flaky) == 299.0
+    assert guard.lease.remaining() == pytest.approx(299 - 3.002)
+
+
+def test_shorter_extension_in_doubt(
+    make: Callable[..., Guard], flaky: FlakyStore, renewer: Renewer, clock: ManualClock
+) -> None:
+    """An unanswered extension to a shorter length counts, whatever a renewal on its way is answered."""
+    guard = make()
+    guard.acquire()
+    assert guard.lease is not None
+    clock.advance(TTL / 3)
+
+    def extend() -> None:
+        flaky.afterwards = lambda: None
+        flaky.unsure = True
+        with pytest.raises(StoreUnavailable):
+            guard.extend(5)
+        flaky.unsure = False
+
+    flaky.afterwards = extend
+    renewer.tick()
+    assert guard.lease.remaining() == pytest.approx(5 - 0.052)
+    clock.advance(1)
+    renewer.tick()
+    assert guard.lease.remaining() == pytest.approx(5 - 0.052)
+    assert not guard.lease.lost
+
+
 def test_extend_of_what_is_not_held(make: Callable[..., Guard], flaky: FlakyStore, clock: ManualClock) -> None:
     """What is not held, lost or taken away is not extended, and nothing is created (B07)."""
     guard = make()
