@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import parse_qsl, urlencode
 
 from .errors import LockConfigError
 from .stores.urls import SCHEMES, scheme_of
 
-#: Transport options that say where a Sentinel's master is. The others are about queues, results, pools and timeouts
-#: (``global_keyprefix``, ``visibility_timeout``, ``socket_timeout``, ...): locks have their own prefix and bound.
-_CREDENTIALS = {"username": "sentinel_username", "password": "sentinel_password", "ssl": "sentinel_ssl"}
+#: What ``sentinel_kwargs`` says of the Sentinels' own connections, and what the store's URL calls it.
+_CREDENTIALS = {"username": "sentinel_username", "password": "sentinel_password"}
 
 
 def is_lock_server(url: object) -> bool:
@@ -34,25 +33,32 @@ def lock_url(setting: str, url: str | list[str] | tuple[str, ...], transport: Ma
             f"singleton_lock_url is not set, and {setting} names several servers; "
             "set singleton_lock_url to the one that keeps the locks"
         )
+    stated = dict(
+        parse_qsl(text.partition("?")[2], keep_blank_values=True)
+    )  # what the user's URL says has the last word
     query: dict[str, Any] = {}
     if isinstance(use_ssl, Mapping):
         query = {name: value for name, value in use_ssl.items() if str(name).startswith("ssl_")}
-    if scheme == "rediss" and setting == "broker_url" and "ssl_" not in text and not query:
+    if (
+        scheme == "rediss"
+        and setting == "broker_url"
+        and not query
+        and not any(name.startswith("ssl_") for name in stated)
+    ):
         query["ssl_cert_reqs"] = "none"  # kombu's own default, said in a warning of its own: the broker is reached so
     if scheme == "redis" and query:
         text = f"rediss{text[len(scheme) :]}"
     if sentinel:
-        query |= _sentinel(setting, text, transport, bool(use_ssl))
-    elif "ssl" in query:
-        del query["ssl"]
-    stated = {name for name in query if f"{name}=" in text.partition("?")[2]}  # what is in the URL is the user's word
+        query |= _sentinel(setting, stated, transport, bool(use_ssl))
     return _with(text, {name: value for name, value in query.items() if name not in stated and value is not None})
 
 
-def _sentinel(setting: str, text: str, transport: Mapping[str, Any], tls: bool) -> dict[str, Any]:
+def _sentinel(setting: str, stated: Mapping[str, str], transport: Mapping[str, Any], tls: bool) -> dict[str, Any]:
+    # The other transport options are about queues, results, pools and timeouts (global_keyprefix, visibility_timeout,
+    # socket_timeout, ...): locks have their own prefix and bound.
     query: dict[str, Any] = {"ssl": True} if tls else {}
     name = transport.get("master_name")
-    if name is None and "master_name=" not in text:
+    if name is None and "master_name" not in stated:
         options = "broker_transport_options" if setting == "broker_url" else "result_backend_transport_options"
         raise LockConfigError(
             f"singleton_lock_url is not set, and {options} has no master_name for the Sentinels of {setting}; "

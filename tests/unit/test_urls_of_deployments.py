@@ -181,6 +181,7 @@ NONE, REQUIRED = ssl.CERT_NONE, ssl.CERT_REQUIRED
         ("redis://h", {}, {"ssl_keyfile": None, "ssl_cert_reqs": NONE}, {"options": {"ssl_cert_reqs": "none"}}),
         ("rediss://h?ssl_cert_reqs=required", {}, {"ssl_cert_reqs": NONE}, {"options": {"ssl_cert_reqs": "required"}}),
         ("rediss://h", {}, None, {"tls": True, "options": {"ssl_cert_reqs": "none"}}),
+        ("rediss://:ssl_pw@h", {}, None, {"tls": True, "options": {"ssl_cert_reqs": "none"}}),
         ("redis://h", {}, False, {"tls": False}),
         ("redis+socket:///r.sock?virtual_host=3", {}, None, {"path": "/r.sock", "db": 3}),
         ("sentinel://a:1", {"master_name": "m"}, None, {"hosts": [("a", 1)], "tls": False}),
@@ -206,6 +207,7 @@ NONE, REQUIRED = ssl.CERT_NONE, ssl.CERT_REQUIRED
         ),
         ("sentinel://a?master_name=m", {}, {"ssl_cert_reqs": NONE}, {"tls": True}),
         ("sentinel://a", {"master_name": "m", "sentinel_kwargs": {"ssl": True}}, True, {"tls": True}),
+        ("sentinel://a?master_name=m&sentinel_ssl=true", {}, True, {"tls": True}),
     ],
     ids=str,
 )
