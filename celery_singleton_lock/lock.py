@@ -6,12 +6,13 @@ import logging
 from datetime import timedelta
 from types import TracebackType
 
+from .clock import now
 from .errors import LockConfigError, LockTaken, StoreUnavailable
 from .guard import Guard
 from .keys import key_id, names
 from .lease import Lease
 from .options import MAX_TTL, MIN_TTL, check_options, combine, seconds
-from .protocol import Granted, Store
+from .protocol import Granted, Store, Taken
 
 logger = logging.getLogger(__name__)
 
@@ -55,15 +56,21 @@ class Lock:
 
     def acquire(self, blocking: bool = True, blocking_timeout: float | None = None) -> bool:
         """Take the lock; False where it stays taken for ``blocking_timeout`` seconds. Raises `StoreUnavailable`."""
+        timeout = self.blocking_timeout if blocking_timeout is None else blocking_timeout
+        return self._take(timeout if blocking else 0.0) is None
+
+    def _take(self, timeout: float | None) -> Taken | None:
+        """Take the lock; who has it where it stays taken for ``timeout`` seconds."""
         if self._guard is not None:
             raise RuntimeError("this Lock object holds the lock already; use another object for another holder")
-        timeout = self.blocking_timeout if blocking_timeout is None else blocking_timeout
         guard = Guard(self.store, self.key, ttl=self.ttl, at_least=self.at_least, max_hold=self.max_hold)
         try:
-            if isinstance(guard.acquire_within(timeout if blocking else 0.0), Granted):
+            answer = guard.acquire_within(timeout)
+            if isinstance(answer, Granted):
                 self._guard = guard
-                return True
-            return False
+                return None
+            assert isinstance(answer, Taken)  # nobody asked for a record
+            return answer
         finally:
             if self._guard is None:
                 _release_quietly(guard)
@@ -89,10 +96,10 @@ class Lock:
         return self.store.peek(names(self.store.prefix, self.key)) is not None
 
     def __enter__(self) -> Lease:
-        if not self.acquire():
-            taken = self.store.peek(names(self.store.prefix, self.key))
-            holder = taken.holder.task_id if taken is not None else None
-            raise LockTaken(key_id(self.key), holder, self.blocking_timeout or 0.0)
+        began = now()
+        taken = self._take(self.blocking_timeout)
+        if taken is not None:
+            raise LockTaken(key_id(self.key), taken.holder.task_id, now() - began, taken.remaining)
         lease = self._require().lease
         assert lease is not None
         return lease

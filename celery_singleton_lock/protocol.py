@@ -60,10 +60,9 @@ class Ask(NamedTuple):
     rank: int = 0
     patience: float | None = None
 
-    @property
-    def bound(self) -> float:
-        """How long the call may take at most, in seconds, by its ttl and its patience."""
-        return self.ttl / 4 if self.patience is None else min(self.patience, self.ttl / 4)
+    def bound(self, timeout: float) -> float:
+        """How long the call may take, in seconds, where the store gives its calls ``timeout``."""
+        return call_timeout(timeout if self.patience is None else min(timeout, self.patience), self.ttl)
 
 
 class Hold(NamedTuple):
@@ -90,7 +89,7 @@ class Write(NamedTuple):
 
     def encode(self, fence: int) -> bytes:
         """The record of the run that holds ``fence``, as it stands in a server."""
-        return b"%d:%d:%b" % (self.rank, fence, self.body)
+        return Recorded(self.body, self.rank, fence).encode()
 
 
 class Granted(NamedTuple):
@@ -122,9 +121,13 @@ class Recorded(NamedTuple):
     fence: int = 0
     ttl: float = 0.0
 
+    def encode(self) -> bytes:
+        """The record as it stands in a server."""
+        return b"%d:%d:%b" % (self.rank, self.fence, self.body)
+
     @classmethod
     def decode(cls, text: bytes, ttl: float) -> Recorded:
-        """The record as it stands in a server."""
+        """The record of a server's text."""
         rank, fence, body = text.split(b":", 2)
         return cls(body, int(rank), int(fence), ttl)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -42,11 +41,6 @@ class Record:
     task_id: str
     fingerprint: str | None = None
     result: Encoded | None = None
-
-    @property
-    def kept(self) -> bool:
-        """Whether a repeat can be answered with the first result itself."""
-        return self.result is not None
 
 
 def encode(record: Record) -> bytes:
@@ -99,7 +93,7 @@ def _unpack(parts: object) -> Encoded:
         raise ValueError("the record's result has an unknown form")
     try:
         return Encoded(content_type, content_encoding, base64.b64decode(body, validate=True))
-    except (ValueError, binascii.Error):
+    except ValueError:
         raise ValueError("the record's result is not readable") from None
 
 

@@ -37,9 +37,7 @@ class _Entry:
     def patience(self) -> float:
         """The longest time, in seconds, that a call may take beside this lease."""
         lease = self.owner()
-        return call_timeout(
-            self.hold.ttl, self.hold.ttl if lease is None else min(self.hold.ttl, 4 * lease.remaining())
-        )
+        return call_timeout(self.hold.ttl if lease is None else lease.remaining(), self.hold.ttl)
 
 
 class _Sent(NamedTuple):

@@ -10,7 +10,7 @@ from kombu.utils.imports import symbol_by_name
 
 from . import abort, checks
 from .errors import LockConfigError
-from .plan import ASKS, Plan, is_locked
+from .plan import ASKS, is_locked
 from .settings import settings_of
 
 logger = logging.getLogger(__name__)
@@ -80,11 +80,6 @@ def _check_forgotten(app: Celery) -> None:
 def locked_tasks(app: Celery) -> list[Task]:
     """Every task of ``app`` that asks for a lock."""
     return [task for task in app.tasks.values() if is_locked(type(task))]
-
-
-def locked_plans(app: Celery) -> list[Plan]:
-    """The plans of those tasks. Raises `LockConfigError`."""
-    return [type(task).singleton_lock_plan() for task in locked_tasks(app)]
 
 
 def add_checks(app: Celery) -> None:

@@ -24,11 +24,12 @@ def milliseconds(seconds: float) -> int:
 
 def acquire(ask: Ask, proposal: int = 0) -> Command:
     """``proposal``: the least fence to grant; 0 leaves it to the server's clock."""
-    names, token, holder, ttl, record_id, rank, _ = ask
-    keys = [names.lock, names.fence, names.refused(token), names.listing]
-    if record_id is not None:
-        keys.append(names.record(record_id))
-    return ACQUIRE(keys, token, holder.encode(), milliseconds(ttl), _FENCE_MS, names.resource, rank, proposal)
+    names = ask.names
+    keys = [names.lock, names.fence, names.refused(ask.token), names.listing]
+    if ask.record_id is not None:
+        keys.append(names.record(ask.record_id))
+    ttl = milliseconds(ask.ttl)
+    return ACQUIRE(keys, ask.token, ask.holder.encode(), ttl, _FENCE_MS, names.resource, ask.rank, proposal)
 
 
 def renew(hold: Hold, *, again: bool = False) -> Command:
@@ -58,8 +59,7 @@ def release(
 
 def copy(names: Names, record: Recorded, record_id: str) -> Command:
     """Keep a record that another server has, unless a newer one is there."""
-    text = b"%d:%d:%b" % (record.rank, record.fence, record.body)
-    return COPY([names.record(record_id)], text, record.fence, milliseconds(record.ttl))
+    return COPY([names.record(record_id)], record.encode(), record.fence, milliseconds(record.ttl))
 
 
 def peek(names: Names) -> Command:

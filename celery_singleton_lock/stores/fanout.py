@@ -14,11 +14,8 @@ from ..errors import StoreUnavailable
 from .link import unknown_scripts
 from .node import Node
 from .refusal import unavailable
-from .script import Request
+from .script import Reply, Request
 from .stream import Stream
-
-#: A server's reply: its values, or why there is none.
-Reply = list[Any] | StoreUnavailable
 
 #: Seconds between two looks for a connection that is being opened in the background: the first, and the most.
 TICK_FIRST = 0.001

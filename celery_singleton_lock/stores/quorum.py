@@ -17,10 +17,10 @@ from ..keys import Names
 from ..protocol import Answer, Ask, Granted, Hold, Recorded, Split, Taken, Write, call_timeout
 from . import commands
 from .address import Address
-from .fanout import FanOut, Reply
+from .fanout import FanOut
 from .node import Node
 from .refusal import unavailable
-from .script import Request
+from .script import Reply, Request
 from .votes import Tally, Votes
 
 
@@ -61,7 +61,7 @@ class QuorumStore:
     def acquire(self, ask: Ask) -> Answer:
         """See `Store.acquire`. A token is asked with once: whoever is answered `Split` comes back with another."""
         start = now()
-        attempt = _Attempt(ask, start, start + min(self.timeout, ask.bound), int(self._wall() * 1_000_000))
+        attempt = _Attempt(ask, start, start + ask.bound(self.timeout), int(self._wall() * 1_000_000))
         try:
             votes = self._ask(attempt)
             if votes.recorded:

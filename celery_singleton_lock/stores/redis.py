@@ -68,12 +68,10 @@ class RedisStore:
     def acquire(self, ask: Ask) -> Answer:
         """See `Store.acquire`. With ``min_replicas`` a grant costs a second round trip, and the replicas' own."""
         undo = Hold(ask.names, ask.token, 0, ask.ttl)
-        bound = min(self.timeout, ask.bound)
+        bound = ask.bound(self.timeout)
         command, behind = commands.acquire(ask), lambda: commands.release(undo, unanswered=True)
-        if not self._min_replicas:
-            replies = self.route.call(ask.names, [command], bound, behind)
-        else:
-            replies = self.route.call(ask.names, [command], bound, behind, self._wait(undo))
+        then = self._wait(undo) if self._min_replicas else None
+        replies = self.route.call(ask.names, [command], bound, behind, then)
         answer = commands.answer(replies.values[0])
         assert answer is not None
         if isinstance(answer, Granted):

@@ -5,7 +5,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from importlib.resources import files
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
+
+from ..errors import StoreUnavailable
+
+#: What came of one server's requests: their values, or why there are none.
+Reply = list[Any] | StoreUnavailable
 
 
 class Request(Protocol):

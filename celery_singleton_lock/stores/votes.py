@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
 
 from redis.exceptions import RedisError
 
@@ -11,8 +10,7 @@ from ..errors import StoreUnavailable
 from ..protocol import Granted, Recorded, Taken
 from . import commands
 from .refusal import unavailable
-
-Reply = list[Any] | StoreUnavailable
+from .script import Reply
 
 
 class Votes:

@@ -10,7 +10,7 @@ from celery import Celery
 from celery_singleton_lock import LockConfigError, SingleInstanceTask, single_instance
 from celery_singleton_lock.options import LockOptions
 from celery_singleton_lock.plan import Plan
-from celery_singleton_lock.worker import StartupChecks, locked_plans
+from celery_singleton_lock.worker import StartupChecks, locked_tasks
 
 from .conftest import MakeApp
 
@@ -218,7 +218,7 @@ def test_settings_that_changed_since_are_checked_again(app: Celery) -> None:
     app.conf.singleton_lock_ttl = 5
     assert options_of(task).ttl == 5
     other = app.task(lazy=False, name="other")(single_instance(charge))
-    assert [plan.options.ttl for plan in locked_plans(app)] == [5, 5]
+    assert [type(each).singleton_lock_plan().options.ttl for each in locked_tasks(app)] == [5, 5]
     assert other is not task
 
 

@@ -11,8 +11,9 @@ from celery_singleton_lock import StoreUnavailable
 from celery_singleton_lock.keys import names
 from celery_singleton_lock.protocol import Ask, Granted, Holder, Split
 from celery_singleton_lock.stores.quorum import QuorumStore
+from celery_singleton_lock.stores.script import Reply
 from celery_singleton_lock.stores.stream import Incomplete, parse
-from celery_singleton_lock.stores.votes import Reply, Tally, Votes
+from celery_singleton_lock.stores.votes import Tally, Votes
 
 A, B, C = "a" * 32, "b" * 32, "c" * 32
 DOWN = StoreUnavailable("down")
