@@ -2,34 +2,29 @@
 
 from __future__ import annotations
 
-import gc
-import importlib
 import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from celery import Celery
-from celery.result import AsyncResult
 from pytest_celery import RedisTestBackend, RedisTestBroker
 
+from ..support import apps
 from ..support.local_engine import LocalRedis, LocalWorker
 from ..support.rabbitmq import RabbitMQ
 from ..support.servers import Server
 from ..support.worker import ROOT, LoadApp, StartWorker, Worker
 
-APPS = f"{__package__}.apps"
 
-
-def _forget_results() -> None:
-    """Results that are still referenced would talk to a server that may be gone when they are collected."""
-    gc.collect()
-    for item in gc.get_objects():
-        if type(item) is AsyncResult:
-            item.backend = None
+@pytest.fixture
+def name() -> str:
+    """A name that no other test uses: of a resource, a queue, a note."""
+    return uuid4().hex
 
 
 @pytest.fixture(scope="session")
@@ -50,22 +45,17 @@ def urls(valkey: Server) -> dict[str, str]:
 
 
 @pytest.fixture
-def load_app(urls: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Iterator[LoadApp]:
+def load_app(urls: dict[str, str]) -> Iterator[LoadApp]:
     """``load_app("plain")``: the module ``apps/plain.py``, its ``app`` new and configured from `urls`."""
     loaded: list[ModuleType] = []
 
     def load(name: str) -> ModuleType:
-        for variable, value in urls.items():
-            monkeypatch.setenv(variable, value)
-        for stale in [known for known in sys.modules if known.startswith(f"{APPS}.")]:
-            del sys.modules[stale]
-        loaded.append(importlib.import_module(f"{APPS}.{name}"))
+        loaded.append(apps.load_app(name, urls))
         return loaded[-1]
 
     yield load
-    _forget_results()
     for module in loaded:
-        module.app.close()
+        apps.close_app(module.app)
 
 
 @pytest.fixture
@@ -80,7 +70,7 @@ def start_worker(urls: dict[str, str], tmp_path: Path) -> Iterator[StartWorker]:
 
     def start(name: str, *, env: dict[str, str] | None = None, **options: Any) -> Worker:
         node = f"w{len(workers)}"
-        worker = Worker(f"{APPS}.{name}", name=node, directory=tmp_path, env={**urls, **(env or {})}, **options)
+        worker = Worker(f"{apps.APPS}.{name}", name=node, directory=tmp_path, env={**urls, **(env or {})}, **options)
         workers.append(worker)
         return worker
 

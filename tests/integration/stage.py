@@ -6,30 +6,29 @@ Starting a worker costs more than most tests take, so they share it: every test 
 from __future__ import annotations
 
 import contextlib
-import gc
 import hashlib
-import importlib
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import pytest
-from celery.result import AsyncResult
-
 from celery_singleton_lock import open_store
 from celery_singleton_lock.guard import Guard
 from celery_singleton_lock.protocol import Granted, Holder
 
+from ..support.apps import APPS, close_app, load_app
 from ..support.servers import Server, valkey_binary
 from ..support.waiting import eventually
 from ..support.worker import Worker
 
-APPS = f"{__package__}.apps"
 BROKER, RESULTS, LOCKS, NOTES = range(4)
 PREFIX = "singleton-lock"
+
+
+def resource(name: str) -> str:
+    """The resource of the tasks that are called with ``name``."""
+    return f"res:{name}"
 
 
 def lock_name(resource: str) -> str:
@@ -105,7 +104,7 @@ class Stage:
             self.broker = self._client(self.server, BROKER, end)
             self.store = open_store(self.env["TEST_LOCK_URL"])
             end.callback(self.store.close)
-            self.app_module = self._load()
+            self.app_module: Any = load_app(module, self.env)
             self.app = self.app_module.app
             end.callback(self._close_app)
             self.tasks = Tasks(self.app)
@@ -138,23 +137,8 @@ class Stage:
         end.callback(client.close)
         return client
 
-    def _load(self) -> Any:
-        for stale in [known for known in sys.modules if known.startswith(f"{APPS}.")]:
-            del sys.modules[stale]
-        with pytest.MonkeyPatch.context() as patch:
-            for name, value in self.env.items():
-                patch.setenv(name, value)
-            module = importlib.import_module(f"{APPS}.{self.module}")
-            assert module.app.conf.broker_url == self.env["TEST_BROKER_URL"]  # read now, while the variables are set
-            return module
-
     def _close_app(self) -> None:
-        # A result that is still referenced would talk to the server when it is collected.
-        gc.collect()
-        for item in gc.get_objects():
-            if type(item) is AsyncResult:
-                item.backend = None
-        self.app.close()
+        close_app(self.app)
         if hasattr(self.app_module, "notes"):
             self.app_module.notes.close()
 

@@ -9,7 +9,7 @@ import pytest
 
 from celery_singleton_lock import LockTaken
 
-from .stage import Stage, key_id
+from .stage import Stage, key_id, resource
 
 
 @pytest.fixture(scope="module")
@@ -27,11 +27,6 @@ def name(stage: Stage) -> Iterator[str]:
     yield uuid4().hex
     assert stage.notes.lrange("published", 0, -1) == []
     assert stage.broker.llen("celery") == 0
-
-
-def resource(name: str) -> str:
-    """The resource of the tasks that are called with ``name``."""
-    return f"res:{name}"
 
 
 class TestInsideALockedBody:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
-from uuid import uuid4
 
 import pytest
 from celery import chain, chord, group
@@ -13,7 +12,7 @@ from celery.exceptions import ChordError
 from celery_singleton_lock import LockTaken
 
 from ..support.waiting import eventually
-from .stage import Stage, key_id
+from .stage import Stage, key_id, resource
 
 
 @pytest.fixture(scope="module")
@@ -31,17 +30,6 @@ def place(request: pytest.FixtureRequest, stage: Stage) -> Iterator[str]:
     stage.app.conf.task_store_eager_result = False
     yield request.param
     stage.app.conf.task_always_eager = False
-
-
-@pytest.fixture
-def name() -> str:
-    """A name that no other test uses."""
-    return uuid4().hex
-
-
-def resource(name: str) -> str:
-    """The resource of the tasks that are called with ``name``."""
-    return f"res:{name}"
 
 
 def marker(name: str) -> dict[str, Any]:

@@ -6,7 +6,6 @@ import re
 import time
 from collections.abc import Iterator
 from typing import Any
-from uuid import uuid4
 
 import pytest
 from celery.result import AsyncResult
@@ -14,7 +13,7 @@ from celery.result import AsyncResult
 from celery_singleton_lock import LockKeyError, LockTaken, is_skipped
 
 from ..support.waiting import eventually
-from .stage import Stage, key_id, lock_name
+from .stage import Stage, key_id, lock_name, resource
 
 
 @pytest.fixture(scope="module")
@@ -23,17 +22,6 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     with Stage(tmp_path_factory.mktemp("conflicts")) as stage:
         stage.start_worker(pool="threads", concurrency=12)
         yield stage
-
-
-@pytest.fixture
-def name() -> str:
-    """A name that no other test uses."""
-    return uuid4().hex
-
-
-def resource(name: str) -> str:
-    """The resource of the tasks that are called with ``name``."""
-    return f"res:{name}"
 
 
 class TestTheWinnersLock:

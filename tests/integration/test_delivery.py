@@ -6,12 +6,11 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from uuid import uuid4
 
 import pytest
 
 from ..support.waiting import eventually
-from .stage import Stage
+from .stage import Stage, resource
 
 
 @pytest.fixture(scope="module")
@@ -20,17 +19,6 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     with Stage(tmp_path_factory.mktemp("delivery")) as stage:
         stage.start_worker(pool="prefork", concurrency=4)
         yield stage
-
-
-@pytest.fixture
-def name() -> str:
-    """A name that no other test uses."""
-    return uuid4().hex
-
-
-def resource(name: str) -> str:
-    """The resource of the tasks that are called with ``name``."""
-    return f"res:{name}"
 
 
 def redeliver(stage: Stage) -> None:

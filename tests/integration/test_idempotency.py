@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
-from uuid import uuid4
 
 import pytest
 from celery import chain
@@ -12,7 +11,7 @@ from celery import chain
 from celery_singleton_lock import IdempotencyMismatch, is_replayed, is_skipped
 
 from ..support.waiting import eventually
-from .stage import Stage, key_id
+from .stage import Stage, key_id, resource
 
 
 @pytest.fixture(scope="module")
@@ -21,17 +20,6 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     with Stage(tmp_path_factory.mktemp("idempotency")) as stage:
         stage.start_worker(pool="threads", concurrency=8)
         yield stage
-
-
-@pytest.fixture
-def name() -> str:
-    """A name that no other test uses."""
-    return uuid4().hex
-
-
-def resource(name: str) -> str:
-    """The resource of the tasks that are called with ``name``."""
-    return f"res:{name}"
 
 
 class TestReplay:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from itertools import pairwise
-from uuid import uuid4
 
 import pytest
 
 from celery_singleton_lock import is_skipped
 
 from ..support.waiting import eventually
-from .stage import Stage, fence_name, key_id, lock_name
+from .stage import Stage, fence_name, key_id, lock_name, resource
 
 #: Seconds that two busy cores may add to what a test waits for.
 SLACK = 0.4
@@ -24,17 +23,6 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     with Stage(tmp_path_factory.mktemp("lease"), locks_apart=True) as stage:
         stage.start_worker(pool="threads", concurrency=6)
         yield stage
-
-
-@pytest.fixture
-def name() -> str:
-    """A name that no other test uses."""
-    return uuid4().hex
-
-
-def resource(name: str) -> str:
-    """The resource of the tasks that are called with ``name``."""
-    return f"res:{name}"
 
 
 def _until_renewed(stage: Stage, name: str) -> None:

@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from typing import Any
-from uuid import uuid4
 
 import pytest
 from celery import chain, chord
@@ -26,12 +25,6 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     with Stage(tmp_path_factory.mktemp("message")) as stage:
         stage.start_worker(pool="threads", concurrency=12, args=["-Q", "celery,q2"])
         yield stage
-
-
-@pytest.fixture
-def name() -> str:
-    """A name that no other test uses."""
-    return uuid4().hex
 
 
 def _request(stage: Stage, name: str, *, waits: int, send: Any) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
-from uuid import uuid4
 
 import pytest
 from celery import chain, chord
@@ -25,12 +24,6 @@ def stage(rabbitmq: RabbitMQ, tmp_path_factory: pytest.TempPathFactory) -> Itera
     with Stage(tmp_path_factory.mktemp("rabbitmq-stage"), broker_url=rabbitmq.url, env=env) as stage:
         stage.start_worker(pool="threads", concurrency=8)
         yield stage
-
-
-@pytest.fixture
-def name() -> str:
-    """A name that no other test uses."""
-    return uuid4().hex
 
 
 def test_canvases_complete_with_a_wait_in_every_member(stage: Stage, name: str) -> None:

@@ -11,7 +11,7 @@ import pytest
 from celery_singleton_lock import LockTaken, is_skipped
 
 from ..support.waiting import eventually
-from .stage import Stage, key_id, lock_name
+from .stage import Stage, key_id, lock_name, resource
 
 
 @pytest.fixture(scope="module")
@@ -23,17 +23,6 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
         for worker in stage.workers:
             worker.wait_until_ready()
         yield stage
-
-
-@pytest.fixture
-def name() -> str:
-    """A name that no other test uses."""
-    return uuid4().hex
-
-
-def resource(name: str) -> str:
-    """The resource of the tasks that are called with ``name``."""
-    return f"res:{name}"
 
 
 class TestOwnRetry:

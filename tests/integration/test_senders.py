@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
-from uuid import uuid4
 
 import pytest
 from celery.result import AsyncResult
@@ -36,12 +35,6 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     with Stage(tmp_path_factory.mktemp("senders")) as stage:
         stage.start_worker(pool="threads", concurrency=6)
         yield stage
-
-
-@pytest.fixture
-def name() -> str:
-    """A name that no other test uses."""
-    return uuid4().hex
 
 
 def _keys(stage: Stage, name: str) -> list[str]:

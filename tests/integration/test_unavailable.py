@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from uuid import uuid4
 
 import pytest
 
 from celery_singleton_lock import StoreUnavailable
 
 from ..support.waiting import eventually
-from .stage import Stage
+from .stage import Stage, resource
 
 #: Seconds that two busy cores may add to what a test waits for.
 SLACK = 1.0
@@ -23,17 +22,6 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     with Stage(tmp_path_factory.mktemp("unavailable"), locks_apart=True) as stage:
         stage.start_worker(pool="threads", concurrency=6)
         yield stage
-
-
-@pytest.fixture
-def name() -> str:
-    """A name that no other test uses."""
-    return uuid4().hex
-
-
-def resource(name: str) -> str:
-    """The resource of the tasks that are called with ``name``."""
-    return f"res:{name}"
 
 
 @pytest.fixture(params=["gone", "silent"])

@@ -1,4 +1,4 @@
-"""Apps that need no server: broker, result backend and locks are in this process's memory, each test has its own."""
+"""Fixtures that need no server: stores, guards, and apps whose broker and results are in this process's memory."""
 
 from __future__ import annotations
 
@@ -10,11 +10,15 @@ from weakref import WeakSet
 import pytest
 from celery import Celery, _state
 
-from celery_singleton_lock import open_store
+from celery_singleton_lock import Lease, Lock, current_lease, open_store, single_instance
+from celery_singleton_lock.guard import Guard
 from celery_singleton_lock.protocol import Store
+from celery_singleton_lock.renewal import Renewer
 
 from ..support.clock import ManualClock
+from .flaky_store import FlakyStore
 from .inline_worker import InlineWorker
+from .leases import KEY, TTL
 
 MakeApp = Callable[..., Celery]
 
@@ -72,3 +76,57 @@ def store(lock_url: str) -> Store:
 def worker(app: Celery) -> InlineWorker:
     """A worker of `app` that runs a message when told to."""
     return InlineWorker(app)
+
+
+@pytest.fixture
+def flaky(clock: ManualClock) -> FlakyStore:
+    """A store that shares the test's clock."""
+    return FlakyStore(clock)
+
+
+@pytest.fixture
+def renewer(clock: ManualClock) -> Renewer:
+    """A renewer that moves only by `tick`."""
+    return Renewer(clock, threaded=False)
+
+
+@pytest.fixture
+def make_guard(flaky: FlakyStore, renewer: Renewer, clock: ManualClock) -> Callable[..., Guard]:
+    """``make_guard(**options)``: a guard of `leases.KEY` in `flaky`; the clock goes on where it would sleep."""
+
+    def make(**options: Any) -> Guard:
+        defaults = {"ttl": TTL, "renewer": renewer, "clock": clock, "sleep": clock.advance}
+        return Guard(flaky, KEY, **{**defaults, **options})
+
+    return make
+
+
+@pytest.fixture
+def ran() -> list[Any]:
+    """What bodies put in."""
+    return []
+
+
+@pytest.fixture
+def taken(store: Store) -> Iterator[Lock]:
+    """The lock of order 7, held by a stranger."""
+    lock = Lock(store, "order:7")
+    lock.acquire()
+    yield lock
+    if lock.lease is not None:
+        lock.release()
+
+
+@pytest.fixture
+def charge(app: Celery) -> Any:
+    """A locked task that returns its lease."""
+
+    @app.task(lazy=False)
+    @single_instance(key="order:{order_id}")
+    def charge(order_id: int, then: Callable[[], Any] | None = None) -> Lease | None:
+        lease = current_lease()
+        if then is not None:
+            then()
+        return lease
+
+    return charge

@@ -12,6 +12,8 @@ from celery.worker.request import Request
 from kombu import Connection, Message
 from kombu.simple import SimpleQueue
 
+from celery_singleton_lock import SingleInstanceTask
+
 
 @dataclass
 class Delivery:
@@ -85,3 +87,15 @@ class InlineWorker:
 
     def _queue(self, connection: Connection) -> SimpleQueue:
         return connection.SimpleQueue(self.app.amqp.queues[self.app.conf.task_default_queue])
+
+
+def make_charge(app: Celery, ran: list[Any], **options: Any) -> Any:
+    """A task that notes its runs; ``options`` are Celery's, or a lock's with its prefix."""
+    options = {"lock_key": "order:{order_id}", "base": SingleInstanceTask, **options}
+
+    @app.task(name="shop.charge", lazy=False, **options)
+    def charge(order_id: int, **details: Any) -> int:
+        ran.append(order_id)
+        return order_id
+
+    return charge

@@ -6,54 +6,26 @@ import os
 import secrets
 import socket
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 from celery_singleton_lock import StoreUnavailable
 from celery_singleton_lock.guard import Guard
-from celery_singleton_lock.keys import key_id, names
+from celery_singleton_lock.keys import key_id
 from celery_singleton_lock.lease import Lease
 from celery_singleton_lock.protocol import Granted, Holder, Recorded, Taken, Write
 from celery_singleton_lock.renewal import Renewer
 
 from ..support.clock import ManualClock
 from .flaky_store import FlakyStore
+from .leases import KEY, TTL, holder
 
-KEY, TTL = "order:7", 30.0
 RECORD = Write("a" * 32, 0, b"result", 60.0)
 
 
-@pytest.fixture
-def flaky(clock: ManualClock) -> FlakyStore:
-    """A store that shares the test's clock."""
-    return FlakyStore(clock)
-
-
-@pytest.fixture
-def renewer(clock: ManualClock) -> Renewer:
-    """A renewer that moves only by `tick`."""
-    return Renewer(clock, threaded=False)
-
-
-@pytest.fixture
-def make(flaky: FlakyStore, renewer: Renewer, clock: ManualClock) -> Callable[..., Guard]:
-    """``make(**options)``: a guard of `KEY`."""
-
-    def made(**options: Any) -> Guard:
-        return Guard(flaky, KEY, **{"ttl": TTL, "renewer": renewer, "clock": clock, **options})
-
-    return made
-
-
-def holder(store: FlakyStore) -> Taken | None:
-    """Who has the lock."""
-    return store.peek(names(store.prefix, KEY))
-
-
-def test_acquire_and_release(make: Callable[..., Guard], flaky: FlakyStore, renewer: Renewer) -> None:
+def test_acquire_and_release(make_guard: Callable[..., Guard], flaky: FlakyStore, renewer: Renewer) -> None:
     """A free lock is granted with a lease that is renewed, and is free again after the release."""
-    guard = make()
+    guard = make_guard()
     answer = guard.acquire()
     assert isinstance(answer, Granted)
     assert guard.pending
@@ -66,33 +38,33 @@ def test_acquire_and_release(make: Callable[..., Guard], flaky: FlakyStore, rene
     assert (guard.pending, holder(flaky), len(renewer), lease.remaining()) == (False, None, 0, 0.0)
 
 
-def test_injected_renewer_is_used(make: Callable[..., Guard], renewer: Renewer) -> None:
+def test_injected_renewer_is_used(make_guard: Callable[..., Guard], renewer: Renewer) -> None:
     """The renewer that a guard is given is the one that renews it, also when it has nothing to renew yet."""
     assert len(renewer) == 0
-    guard = make()
+    guard = make_guard()
     guard.acquire()
     assert len(renewer) == 1
     guard.release()
 
 
-def test_holder_is_said(make: Callable[..., Guard], flaky: FlakyStore) -> None:
+def test_holder_is_said(make_guard: Callable[..., Guard], flaky: FlakyStore) -> None:
     """The store knows who holds the lock; without a task it is this process on this host (B26)."""
-    guard = make()
+    guard = make_guard()
     guard.acquire()
     taken = holder(flaky)
     assert taken is not None
     assert taken.holder == Holder(None, None, socket.gethostname(), os.getpid())
     guard.release()
-    guard = make(holder=Holder("id", "shop.charge", "host", 7))
+    guard = make_guard(holder=Holder("id", "shop.charge", "host", 7))
     guard.acquire()
     taken = holder(flaky)
     assert taken is not None
     assert taken.holder == Holder("id", "shop.charge", "host", 7)
 
 
-def test_every_attempt_has_its_own_token(make: Callable[..., Guard]) -> None:
+def test_every_attempt_has_its_own_token(make_guard: Callable[..., Guard]) -> None:
     """The owner is a token of this execution, not the task's id: two runs of one id do not share a lock (B06)."""
-    first, second = (make(holder=Holder("id", "shop.charge", "host", 7)) for _ in range(2))
+    first, second = (make_guard(holder=Holder("id", "shop.charge", "host", 7)) for _ in range(2))
     assert isinstance(first.acquire(), Granted)
     assert isinstance(second.acquire(), Taken)
     assert first.lease is not None
@@ -104,9 +76,9 @@ def test_every_attempt_has_its_own_token(make: Callable[..., Guard]) -> None:
     second.release()
 
 
-def test_taken_leaves_nothing_to_free(make: Callable[..., Guard], flaky: FlakyStore) -> None:
+def test_taken_leaves_nothing_to_free(make_guard: Callable[..., Guard], flaky: FlakyStore) -> None:
     """Whoever did not get the lock frees nothing: the release of a loser asks the store for nothing (B10)."""
-    winner, loser = make(), make()
+    winner, loser = make_guard(), make_guard()
     winner.acquire()
     assert isinstance(loser.acquire(), Taken)
     assert (loser.pending, loser.lease, loser.release()) == (False, None, False)
@@ -114,18 +86,18 @@ def test_taken_leaves_nothing_to_free(make: Callable[..., Guard], flaky: FlakySt
     assert holder(flaky) is not None
 
 
-def test_release_twice(make: Callable[..., Guard], flaky: FlakyStore) -> None:
+def test_release_twice(make_guard: Callable[..., Guard], flaky: FlakyStore) -> None:
     """A second release does nothing."""
-    guard = make()
+    guard = make_guard()
     guard.acquire()
     assert [guard.release(), guard.release()] == [True, False]
     assert len(flaky.releases) == 1
 
 
-def test_release_after_loss(make: Callable[..., Guard], flaky: FlakyStore, clock: ManualClock) -> None:
+def test_release_after_loss(make_guard: Callable[..., Guard], flaky: FlakyStore, clock: ManualClock) -> None:
     """Releasing what another one has taken meanwhile answers False and leaves it alone (B07)."""
     told: list[Lease] = []
-    guard, other = make(on_lost=told.append), make(holder=Holder("other"))
+    guard, other = make_guard(on_lost=told.append), make_guard(holder=Holder("other"))
     guard.acquire()
     clock.advance(TTL)
     assert isinstance(other.acquire(), Granted)
@@ -136,33 +108,33 @@ def test_release_after_loss(make: Callable[..., Guard], flaky: FlakyStore, clock
     assert told == [guard.lease]
 
 
-def test_record_is_written_and_answers(make: Callable[..., Guard]) -> None:
+def test_record_is_written_and_answers(make_guard: Callable[..., Guard]) -> None:
     """A record goes along with the release and answers the next one who asks for it."""
-    guard = make(record_id=RECORD.record_id, rank=0)
+    guard = make_guard(record_id=RECORD.record_id, rank=0)
     guard.acquire()
     assert guard.lease is not None
     assert guard.lease.record_id == RECORD.record_id
     guard.release(RECORD)
-    again = make(record_id=RECORD.record_id, rank=0)
+    again = make_guard(record_id=RECORD.record_id, rank=0)
     answer = again.acquire()
     assert isinstance(answer, Recorded)
     assert answer.body == b"result"
     assert (again.pending, again.lease) == (False, None)
 
 
-def test_record_is_not_asked_for_without_a_rank(make: Callable[..., Guard]) -> None:
+def test_record_is_not_asked_for_without_a_rank(make_guard: Callable[..., Guard]) -> None:
     """A run whose delivery keeps no record has a record id for its body, and asks for none."""
-    guard = make(record_id=RECORD.record_id, rank=0)
+    guard = make_guard(record_id=RECORD.record_id, rank=0)
     guard.acquire()
     guard.release(RECORD)
-    again = make(record_id=RECORD.record_id)
+    again = make_guard(record_id=RECORD.record_id)
     assert isinstance(again.acquire(), Granted)
     again.release()
 
 
-def test_at_least_lets_the_resource_rest(make: Callable[..., Guard], flaky: FlakyStore, clock: ManualClock) -> None:
+def test_at_least_lets_it_rest(make_guard: Callable[..., Guard], flaky: FlakyStore, clock: ManualClock) -> None:
     """A body that ends sooner than `at_least` leaves the resource resting until then, counted from the acquire."""
-    guard = make(at_least=20.0)
+    guard = make_guard(at_least=20.0)
     guard.acquire()
     clock.advance(5)
     guard.release()
@@ -173,29 +145,29 @@ def test_at_least_lets_the_resource_rest(make: Callable[..., Guard], flaky: Flak
     assert holder(flaky) is None
 
 
-def test_at_least_that_is_over(make: Callable[..., Guard], flaky: FlakyStore, clock: ManualClock) -> None:
+def test_at_least_that_is_over(make_guard: Callable[..., Guard], flaky: FlakyStore, clock: ManualClock) -> None:
     """A body that took longer than `at_least` frees the resource at once."""
-    guard = make(at_least=5.0)
+    guard = make_guard(at_least=5.0)
     guard.acquire()
     clock.advance(6)
     guard.release()
     assert holder(flaky) is None
 
 
-def test_unreachable_store_at_acquire(make: Callable[..., Guard], flaky: FlakyStore, renewer: Renewer) -> None:
+def test_unreachable_store_at_acquire(make_guard: Callable[..., Guard], flaky: FlakyStore, renewer: Renewer) -> None:
     """When the store cannot say there is no lease, nothing to renew and nothing to free."""
     flaky.fault = StoreUnavailable("no answer")
-    guard = make()
+    guard = make_guard()
     with pytest.raises(StoreUnavailable):
         guard.acquire()
     assert (guard.lease, guard.pending, len(renewer), guard.release()) == (None, False, 0, False)
 
 
 def test_unreachable_store_at_release(
-    make: Callable[..., Guard], flaky: FlakyStore, renewer: Renewer, clock: ManualClock
+    make_guard: Callable[..., Guard], flaky: FlakyStore, renewer: Renewer, clock: ManualClock
 ) -> None:
     """A release that failed can be tried again; renewal has stopped, so the lease runs out by itself in any case."""
-    guard = make()
+    guard = make_guard()
     guard.acquire()
     flaky.fault = StoreUnavailable("no answer")
     with pytest.raises(StoreUnavailable):
@@ -205,29 +177,29 @@ def test_unreachable_store_at_release(
     assert guard.release() is True
 
 
-def test_grant_that_comes_too_late(make: Callable[..., Guard], flaky: FlakyStore, clock: ManualClock) -> None:
+def test_grant_that_comes_too_late(make_guard: Callable[..., Guard], flaky: FlakyStore, clock: ManualClock) -> None:
     """A process that stood still between request and answer does not believe the grant, and frees the lock (B51)."""
     flaky.afterwards = lambda: clock.advance(TTL)
-    guard = make()
+    guard = make_guard()
     with pytest.raises(StoreUnavailable, match="too late"):
         guard.acquire()
     assert holder(flaky) is None
 
 
 def test_lease_counts_from_before_the_request(
-    make: Callable[..., Guard], flaky: FlakyStore, clock: ManualClock
+    make_guard: Callable[..., Guard], flaky: FlakyStore, clock: ManualClock
 ) -> None:
     """The time that an acquire took comes off its lease (B51)."""
     flaky.afterwards = lambda: clock.advance(10)
-    guard = make()
+    guard = make_guard()
     guard.acquire()
     assert guard.lease is not None
     assert guard.lease.remaining() == pytest.approx(TTL * 0.99 - 0.002 - 10)
 
 
-def test_max_hold_reaches_the_lease(make: Callable[..., Guard], renewer: Renewer, clock: ManualClock) -> None:
+def test_max_hold_reaches_the_lease(make_guard: Callable[..., Guard], renewer: Renewer, clock: ManualClock) -> None:
     """`max_hold` ends the lease, renewed or not (B40)."""
-    guard = make(max_hold=35.0)
+    guard = make_guard(max_hold=35.0)
     guard.acquire()
     for _ in range(7):
         clock.advance(5)
@@ -236,23 +208,23 @@ def test_max_hold_reaches_the_lease(make: Callable[..., Guard], renewer: Renewer
     assert (guard.lease.lost, guard.lease.reason) == (True, "max_hold is over")
 
 
-def test_unanswered_grant_refuses_its_token(make: Callable[..., Guard], flaky: FlakyStore) -> None:
+def test_unanswered_grant_refuses_its_token(make_guard: Callable[..., Guard], flaky: FlakyStore) -> None:
     """Where the acquire was asked twice, the release leaves the token refused; otherwise it does not."""
     original = flaky.acquire
     for unanswered in (False, True):
         flaky.acquire = lambda ask, unanswered=unanswered: original(ask)._replace(unanswered=unanswered)  # type: ignore[method-assign,union-attr]
-        guard = make()
+        guard = make_guard()
         guard.acquire()
         guard.release()
         assert flaky.releases[-1][1]["unanswered"] is unanswered
 
 
-def test_tokens_are_unguessable(make: Callable[..., Guard], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tokens_are_unguessable(make_guard: Callable[..., Guard], monkeypatch: pytest.MonkeyPatch) -> None:
     """Tokens come from the system's randomness, so that forked children never share one."""
     drawn: list[int] = []
     original = secrets.token_hex
     monkeypatch.setattr(secrets, "token_hex", lambda size: drawn.append(size) or original(size))
-    guard = make()
+    guard = make_guard()
     guard.acquire()
     guard.release()
     assert drawn == [16]

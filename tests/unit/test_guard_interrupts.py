@@ -11,48 +11,18 @@ from typing import Any
 import pytest
 
 from celery_singleton_lock.guard import Guard
-from celery_singleton_lock.keys import names
-from celery_singleton_lock.protocol import Taken
 from celery_singleton_lock.renewal import Renewer
 
 from ..support.clock import ManualClock
 from .flaky_store import FlakyStore
-
-KEY, TTL = "order:7", 30.0
-
-
-@pytest.fixture
-def flaky(clock: ManualClock) -> FlakyStore:
-    """A store that shares the test's clock."""
-    return FlakyStore(clock)
-
-
-@pytest.fixture
-def renewer(clock: ManualClock) -> Renewer:
-    """A renewer that moves only by `tick`."""
-    return Renewer(clock, threaded=False)
-
-
-@pytest.fixture
-def make(flaky: FlakyStore, renewer: Renewer, clock: ManualClock) -> Callable[..., Guard]:
-    """``make(**options)``: a guard of `KEY`."""
-
-    def made(**options: Any) -> Guard:
-        return Guard(flaky, KEY, **{"ttl": TTL, "renewer": renewer, "clock": clock, **options})
-
-    return made
-
-
-def holder(store: FlakyStore) -> Taken | None:
-    """Who has the lock."""
-    return store.peek(names(store.prefix, KEY))
+from .leases import holder
 
 
 class Interrupt(BaseException):
     """A time limit, say."""
 
 
-def test_interrupted_request_is_undone(make: Callable[..., Guard], flaky: FlakyStore) -> None:
+def test_interrupted_request_is_undone(make_guard: Callable[..., Guard], flaky: FlakyStore) -> None:
     """A time limit that lands while the answer is on its way leaves something to free, under a refused token (B37)."""
 
     def interrupt() -> None:
@@ -60,7 +30,7 @@ def test_interrupted_request_is_undone(make: Callable[..., Guard], flaky: FlakyS
         raise Interrupt
 
     flaky.afterwards = interrupt
-    guard = make()
+    guard = make_guard()
     with pytest.raises(Interrupt):
         guard.acquire()
     assert guard.pending
@@ -71,12 +41,12 @@ def test_interrupted_request_is_undone(make: Callable[..., Guard], flaky: FlakyS
 
 
 def test_interrupt_at_any_line_leaves_nothing(
-    make: Callable[..., Guard], flaky: FlakyStore, renewer: Renewer, clock: ManualClock
+    make_guard: Callable[..., Guard], flaky: FlakyStore, renewer: Renewer, clock: ManualClock
 ) -> None:
     """Whichever line of `acquire` a time limit lands on, `release` frees the lock and renewal ends (B37)."""
     lines_hit = 0
     for stop_at in range(1, 200):
-        guard, seen = make(), 0
+        guard, seen = make_guard(), 0
 
         def tracer(frame: FrameType, event: str, arg: object, stop_at: int = stop_at) -> Any:
             nonlocal seen

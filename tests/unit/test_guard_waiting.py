@@ -8,43 +8,17 @@ import pytest
 
 from celery_singleton_lock import StoreUnavailable
 from celery_singleton_lock.guard import POLL_MOST, Guard
-from celery_singleton_lock.keys import names
 from celery_singleton_lock.protocol import Granted, Holder, Taken
 from celery_singleton_lock.renewal import Renewer
 
 from ..support.clock import ManualClock
 from .flaky_store import FlakyStore
-
-KEY, TTL = "order:7", 30.0
-
-
-@pytest.fixture
-def flaky(clock: ManualClock) -> FlakyStore:
-    """A store that shares the test's clock."""
-    return FlakyStore(clock)
+from .leases import TTL, left
 
 
-@pytest.fixture
-def renewer(clock: ManualClock) -> Renewer:
-    """A renewer that moves only by `tick`."""
-    return Renewer(clock, threaded=False)
-
-
-@pytest.fixture
-def make(flaky: FlakyStore, renewer: Renewer, clock: ManualClock) -> Callable[..., Guard]:
-    """``make(sleep)``: a new guard of `KEY`; it lets the clock go on where it would sleep."""
-    return lambda sleep=clock.advance: Guard(flaky, KEY, ttl=TTL, renewer=renewer, clock=clock, sleep=sleep)
-
-
-def left(store: FlakyStore) -> float | None:
-    """How long the store's lock still lives."""
-    taken = store.peek(names(store.prefix, KEY))
-    return taken.remaining if taken else None
-
-
-def test_waits_until_the_lock_is_free(make: Callable[..., Guard], clock: ManualClock) -> None:
+def test_waits_until_the_lock_is_free(make_guard: Callable[..., Guard], clock: ManualClock) -> None:
     """A lock that is freed while somebody waits goes to the waiter, at its next look."""
-    held, pauses = make(), list[float]()
+    held, pauses = make_guard(), list[float]()
     held.acquire()
 
     def sleep(seconds: float) -> None:
@@ -53,7 +27,7 @@ def test_waits_until_the_lock_is_free(make: Callable[..., Guard], clock: ManualC
         if len(pauses) == 5:
             held.release()
 
-    waiter = make(sleep)
+    waiter = make_guard(sleep=sleep)
     assert isinstance(waiter.acquire_within(10), Granted)
     assert len(pauses) == 5
     assert waiter.lease is not None
@@ -61,50 +35,50 @@ def test_waits_until_the_lock_is_free(make: Callable[..., Guard], clock: ManualC
     waiter.release()
 
 
-def test_gives_up_when_the_time_is_over(make: Callable[..., Guard], clock: ManualClock) -> None:
+def test_gives_up_when_the_time_is_over(make_guard: Callable[..., Guard], clock: ManualClock) -> None:
     """A lock that stays taken is answered as taken when the time is over, not sooner and hardly later."""
-    held, waiter, begun = make(), make(), clock()
+    held, waiter, begun = make_guard(), make_guard(), clock()
     held.acquire()
     assert isinstance(waiter.acquire_within(10), Taken)
     assert clock() - begun == pytest.approx(10)
     assert waiter.release() is False
 
 
-def test_looks_are_spread_and_never_rare(make: Callable[..., Guard], clock: ManualClock) -> None:
+def test_looks_are_spread_and_never_rare(make_guard: Callable[..., Guard], clock: ManualClock) -> None:
     """The pauses grow to a tenth of a second and are never the same for all."""
-    held, pauses = make(), list[float]()
+    held, pauses = make_guard(), list[float]()
     held.acquire()
-    make(lambda seconds: (pauses.append(seconds), clock.advance(seconds))).acquire_within(10)
+    make_guard(sleep=lambda seconds: (pauses.append(seconds), clock.advance(seconds))).acquire_within(10)
     assert all(0 < pause <= POLL_MOST for pause in pauses)
     assert len(set(pauses)) > len(pauses) / 2
 
 
-def test_no_patience_is_one_look(make: Callable[..., Guard]) -> None:
+def test_no_patience_is_one_look(make_guard: Callable[..., Guard]) -> None:
     """With no time to wait the lock is asked for once, without a pause."""
-    held, waiter = make(), make(pytest.fail)
+    held, waiter = make_guard(), make_guard(sleep=pytest.fail)
     held.acquire()
     assert isinstance(waiter.acquire_within(0), Taken)
 
 
 def test_endless_patience_takes_over_at_the_leases_end(
-    make: Callable[..., Guard], flaky: FlakyStore, clock: ManualClock
+    make_guard: Callable[..., Guard], flaky: FlakyStore, clock: ManualClock
 ) -> None:
     """A waiter without an end gets the lock of a holder that died, right when its lease ends."""
-    dead, waiter, begun = make(), make(), clock()
+    dead, waiter, begun = make_guard(), make_guard(), clock()
     dead.acquire()
     assert isinstance(waiter.acquire_within(None), Granted)
     assert TTL <= clock() - begun <= TTL + 0.01
 
 
-def test_unreachable_store_ends_the_wait(make: Callable[..., Guard], flaky: FlakyStore, clock: ManualClock) -> None:
+def test_outage_ends_the_wait(make_guard: Callable[..., Guard], flaky: FlakyStore, clock: ManualClock) -> None:
     """A store that goes out of reach while somebody waits is an error, not a longer wait."""
-    held = make()
+    held = make_guard()
     held.acquire()
 
     def sleep(seconds: float) -> None:
         flaky.fault = StoreUnavailable("no answer")
 
-    waiter = make(sleep)
+    waiter = make_guard(sleep=sleep)
     with pytest.raises(StoreUnavailable):
         waiter.acquire_within(10)
     assert not waiter.pending
@@ -112,10 +86,10 @@ def test_unreachable_store_ends_the_wait(make: Callable[..., Guard], flaky: Flak
 
 @pytest.mark.parametrize("ttl", [60.0, 5.0, 0.5])
 def test_extend_sets_the_length(
-    make: Callable[..., Guard], flaky: FlakyStore, renewer: Renewer, clock: ManualClock, ttl: float
+    make_guard: Callable[..., Guard], flaky: FlakyStore, renewer: Renewer, clock: ManualClock, ttl: float
 ) -> None:
     """`extend` sets the lease to its argument from now, in the store and here, and renewals follow it (B41)."""
-    guard = make()
+    guard = make_guard()
     guard.acquire()
     clock.advance(5)
     assert guard.extend(ttl)
@@ -134,10 +108,10 @@ def test_extend_sets_the_length(
 
 @pytest.mark.parametrize("moment", ["afterwards", "beforehand"])
 def test_extension_beside_a_renewal(
-    make: Callable[..., Guard], flaky: FlakyStore, renewer: Renewer, clock: ManualClock, moment: str
+    make_guard: Callable[..., Guard], flaky: FlakyStore, renewer: Renewer, clock: ManualClock, moment: str
 ) -> None:
     """A renewal of the old length that is on its way shortens a longer extension neither here nor in the store."""
-    guard = make()
+    guard = make_guard()
     guard.acquire()
     assert guard.lease is not None
     clock.advance(TTL / 3)
@@ -154,10 +128,10 @@ def test_extension_beside_a_renewal(
 
 
 def test_shorter_extension_in_doubt(
-    make: Callable[..., Guard], flaky: FlakyStore, renewer: Renewer, clock: ManualClock
+    make_guard: Callable[..., Guard], flaky: FlakyStore, renewer: Renewer, clock: ManualClock
 ) -> None:
     """An unanswered extension to a shorter length counts, whatever a renewal on its way is answered."""
-    guard = make()
+    guard = make_guard()
     guard.acquire()
     assert guard.lease is not None
     clock.advance(TTL / 3)
@@ -178,18 +152,18 @@ def test_shorter_extension_in_doubt(
     assert not guard.lease.lost
 
 
-def test_extend_of_what_is_not_held(make: Callable[..., Guard], flaky: FlakyStore, clock: ManualClock) -> None:
+def test_extend_of_what_is_not_held(make_guard: Callable[..., Guard], flaky: FlakyStore, clock: ManualClock) -> None:
     """What is not held, lost or taken away is not extended, and nothing is created (B07)."""
-    guard = make()
+    guard = make_guard()
     assert guard.extend(10) is False
     guard.acquire()
     clock.advance(TTL)
     assert (guard.extend(10), left(flaky)) == (False, None)
 
 
-def test_extend_of_what_was_taken_away(make: Callable[..., Guard], flaky: FlakyStore, renewer: Renewer) -> None:
+def test_extend_of_what_was_taken_away(make_guard: Callable[..., Guard], flaky: FlakyStore, renewer: Renewer) -> None:
     """A refused extension loses the lease at once and ends its renewal (B07)."""
-    guard = make()
+    guard = make_guard()
     guard.acquire()
     assert guard._hold is not None
     flaky.release(guard._hold)
@@ -198,9 +172,9 @@ def test_extend_of_what_was_taken_away(make: Callable[..., Guard], flaky: FlakyS
     assert (guard.lease.lost, left(flaky), len(renewer)) == (True, None, 0)
 
 
-def test_extension_that_nobody_can_tell_of(make: Callable[..., Guard], flaky: FlakyStore, renewer: Renewer) -> None:
+def test_extension_without_answer(make_guard: Callable[..., Guard], flaky: FlakyStore, renewer: Renewer) -> None:
     """Where nobody can tell whether an extension succeeded, that is an error, and the lease is not lost by it."""
-    guard = make()
+    guard = make_guard()
     guard.acquire()
     flaky.unsure = True
     with pytest.raises(StoreUnavailable):
@@ -209,9 +183,9 @@ def test_extension_that_nobody_can_tell_of(make: Callable[..., Guard], flaky: Fl
     assert (guard.lease.lost, len(renewer), guard.release()) == (False, 1, True)
 
 
-def test_late_extension_revives_nothing(make: Callable[..., Guard], flaky: FlakyStore, clock: ManualClock) -> None:
+def test_late_extension_is_none(make_guard: Callable[..., Guard], flaky: FlakyStore, clock: ManualClock) -> None:
     """An extension whose answer comes after the deadline leaves the lease lost (B51)."""
-    guard = make()
+    guard = make_guard()
     guard.acquire()
     flaky.afterwards = lambda: clock.advance(TTL)
     assert guard.extend(60) is False
@@ -219,12 +193,12 @@ def test_late_extension_revives_nothing(make: Callable[..., Guard], flaky: Flaky
     assert guard.lease.lost
 
 
-def test_holder_outlives_its_waiters_looks(make: Callable[..., Guard], flaky: FlakyStore, clock: ManualClock) -> None:
+def test_looks_touch_no_expiry(make_guard: Callable[..., Guard], flaky: FlakyStore, clock: ManualClock) -> None:
     """Looking at a taken lock does not touch its expiry (B10)."""
-    held = make()
+    held = make_guard()
     held.acquire()
     for _ in range(3):
         clock.advance(1)
-        assert isinstance(make().acquire(), Taken)
+        assert isinstance(make_guard().acquire(), Taken)
     assert left(flaky) == TTL - 3
     assert Holder.decode(held.holder.encode()) == held.holder

@@ -1,4 +1,4 @@
-"""DESIGN's rooms: imports point up the list, never down, and servers and Celery are known only where they belong."""
+"""The package's rooms: imports point up the list, never down; servers and Celery are known only where they belong."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_a_wrong_import_is_seen(room: str, source: str) -> None:
     ],
 )
 def test_a_right_import_is_let_through(room: str, source: str) -> None:
-    """What DESIGN allows is no violation."""
+    """What the order of the rooms allows is no violation."""
     assert violations(room, source) == []
 
 

@@ -29,7 +29,7 @@ def refusal(**given: Any) -> str:
 
 
 def test_defaults_are_documented_values() -> None:
-    """What a task gets that says nothing is what DESIGN's table says."""
+    """What a task gets that says nothing is what README's table says."""
     assert (DEFAULTS.key, DEFAULTS.ttl, DEFAULTS.at_least, DEFAULTS.max_hold) == (None, 30.0, 0.0, None)
     assert (DEFAULTS.on_conflict, DEFAULTS.on_unavailable, DEFAULTS.on_lost) == ("retry", "retry", "warn")
     assert (DEFAULTS.retry_backoff, DEFAULTS.retry_backoff_max, DEFAULTS.retry_jitter) == (1.0, 60.0, True)

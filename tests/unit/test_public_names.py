@@ -19,7 +19,7 @@ PROMISED = {
 
 
 def test_promised_names() -> None:
-    """The package exports what DESIGN names, and nothing else by `*`."""
+    """The package exports the names that README lists, and nothing else by `*`."""
     assert set(celery_singleton_lock.__all__) == PROMISED
     for name in PROMISED:
         assert getattr(celery_singleton_lock, name).__name__ == name

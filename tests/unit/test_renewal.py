@@ -4,64 +4,18 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable
 
 import pytest
 
 from celery_singleton_lock import StoreUnavailable
 from celery_singleton_lock.keys import names
 from celery_singleton_lock.lease import Lease
-from celery_singleton_lock.protocol import Ask, Granted, Hold, Holder
+from celery_singleton_lock.protocol import Hold
 from celery_singleton_lock.renewal import Renewer
 
 from ..support.clock import ManualClock
 from .flaky_store import FlakyStore
-
-TTL = 30.0
-DEADLINE = 29.698  # the ttl without 1 % and 2 ms
-
-
-@pytest.fixture
-def flaky(clock: ManualClock) -> FlakyStore:
-    """A store that shares the test's clock."""
-    return FlakyStore(clock)
-
-
-@pytest.fixture
-def renewer(clock: ManualClock) -> Renewer:
-    """A renewer that moves only by `tick`."""
-    return Renewer(clock, threaded=False)
-
-
-def hold(
-    renewer: Renewer,
-    store: FlakyStore,
-    key: str = "order:7",
-    ttl: float = TTL,
-    max_hold: float | None = None,
-    on_lost: Callable[[Lease], None] | None = None,
-) -> Lease:
-    """Take a lock and have it renewed."""
-    sent, where, token = store.time(), names(store.prefix, key), f"{key}-token"
-    answer = store.acquire(Ask(where, token, Holder(), ttl))
-    assert isinstance(answer, Granted)
-    lease = Lease(key, token, answer.fence, ttl, sent=sent, max_hold=max_hold, clock=store.time, on_lost=on_lost)
-    renewer.add(lease, Hold(where, token, answer.fence, ttl), store, sent)
-    return lease
-
-
-def left(store: FlakyStore, key: str = "order:7") -> float | None:
-    """How long the store's lock still lives."""
-    taken = store.peek(names(store.prefix, key))
-    return taken.remaining if taken else None
-
-
-def run_until(renewer: Renewer, clock: ManualClock, end: float) -> None:
-    """Let the renewer tick whenever it wants to, until ``end`` seconds from now."""
-    end += clock()
-    while (pause := renewer.tick()) is not None and clock() + pause <= end:
-        clock.advance(pause or 0.001)
-    clock.now = max(clock.now, end)
+from .leases import DEADLINE, TTL, hold, left, run_until
 
 
 def test_renews_at_a_third_of_the_ttl(renewer: Renewer, flaky: FlakyStore, clock: ManualClock) -> None:

@@ -32,7 +32,7 @@ def refusal(**conf: Any) -> str:
 
 
 def test_defaults() -> None:
-    """What is not set has DESIGN's values, and no option of a task is set."""
+    """What is not set has the documented values, and no option of a task is set."""
     given = settings()
     assert (given.prefix, given.timeout, given.options) == ("singleton-lock", 1.0, {})
 

@@ -6,7 +6,6 @@ import logging
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,36 +26,17 @@ from celery_singleton_lock import (
 from celery_singleton_lock.keys import key_id, names
 from celery_singleton_lock.protocol import Store
 
+from ..support.asking import is_held
 from .inline_worker import InlineWorker
 
 ROOT = Path(__file__).parents[2]
 
 
-def held(store: Store, key: str = "order:7") -> bool:
-    """Whether anybody holds the lock, or it rests."""
-    return store.peek(names(store.prefix, key)) is not None
-
-
-@pytest.fixture
-def charge(app: Celery) -> Any:
-    """A locked task that returns its lease."""
-
-    @app.task(lazy=False)
-    @single_instance(key="order:{order_id}")
-    def charge(order_id: int, then: Callable[[], Any] | None = None) -> Lease | None:
-        lease = current_lease()
-        if then is not None:
-            then()
-        return lease
-
-    return charge
-
-
 def test_lock_is_held_and_freed(charge: Any, store: Store, worker: InlineWorker) -> None:
     """A direct call holds the lock while its body runs, and frees it; nothing is published (B35)."""
     seen: list[bool] = []
-    lease = charge(7, then=lambda: seen.append(held(store)))
-    assert (seen, held(store), lease.remaining(), current_lease()) == ([True], False, 0.0, None)
+    lease = charge(7, then=lambda: seen.append(is_held(store, "order:7")))
+    assert (seen, is_held(store, "order:7"), lease.remaining(), current_lease()) == ([True], False, 0.0, None)
     assert (lease.key, len(lease.token)) == ("order:7", 32)
     assert worker.waiting() == 0
 
@@ -69,7 +49,7 @@ def test_lock_is_freed_by_a_body_that_raises(charge: Any, store: Store) -> None:
 
     with pytest.raises(ZeroDivisionError):
         charge(7, then=fail)
-    assert not held(store)
+    assert not is_held(store, "order:7")
     assert charge(7).fence > 0
 
 

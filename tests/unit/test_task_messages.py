@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -10,44 +9,15 @@ import pytest
 from celery import Celery, Task, chord
 from kombu.exceptions import OperationalError
 
-from celery_singleton_lock import Lock, LockTaken, SingleInstanceTask, single_instance
+from celery_singleton_lock import Lock, LockTaken, single_instance
 from celery_singleton_lock.message import HEADER
-from celery_singleton_lock.protocol import Store
 
-from .inline_worker import InlineWorker
-
-
-@pytest.fixture
-def ran() -> list[Any]:
-    """What bodies put in."""
-    return []
-
-
-@pytest.fixture
-def taken(store: Store) -> Iterator[Lock]:
-    """The lock of order 7, held by a stranger."""
-    lock = Lock(store, "order:7")
-    lock.acquire()
-    yield lock
-    if lock.lease is not None:
-        lock.release()
-
-
-def make(app: Celery, ran: list[Any], **options: Any) -> Any:
-    """A task that notes its runs; ``options`` are Celery's, or a lock's with its prefix."""
-    options = {"lock_key": "order:{order_id}", "base": SingleInstanceTask, **options}
-
-    @app.task(name="shop.charge", lazy=False, **options)
-    def charge(order_id: int, **details: Any) -> int:
-        ran.append(order_id)
-        return order_id
-
-    return charge
+from .inline_worker import InlineWorker, make_charge
 
 
 def test_waits_and_then_runs(app: Celery, worker: InlineWorker, ran: list[Any], taken: Lock) -> None:
     """A message waits while the lock is taken, in state RETRY, and runs once it is free."""
-    sent = make(app, ran).delay(7)
+    sent = make_charge(app, ran).delay(7)
     outcome = worker.run()
     assert (outcome.task_id, outcome.state, outcome.acknowledged, worker.waiting()) == (sent.id, "RETRY", True, 1)
     assert isinstance(outcome.result, LockTaken)
@@ -59,7 +29,7 @@ def test_waits_and_then_runs(app: Celery, worker: InlineWorker, ran: list[Any], 
 
 def test_whole_message_is_kept(app: Celery, worker: InlineWorker, ran: list[Any], taken: Lock) -> None:
     """Everything of the message but its time is as it was: a wait is no new message (B31)."""
-    charge = make(app, ran)
+    charge = make_charge(app, ran)
     after, after_error = charge.si(8), charge.si(9)
     charge.apply_async(
         (7,),
@@ -115,7 +85,7 @@ def test_whole_message_is_kept(app: Celery, worker: InlineWorker, ran: list[Any]
 
 def test_root_stays_a_root(app: Celery, worker: InlineWorker, ran: list[Any], taken: Lock) -> None:
     """A message that nobody's task sent is not its own child after a wait, in headers or results (B31)."""
-    sent = make(app, ran).delay(7)
+    sent = make_charge(app, ran).delay(7)
     worker.run()
     message = worker.take()
     assert message is not None
@@ -125,7 +95,7 @@ def test_root_stays_a_root(app: Celery, worker: InlineWorker, ran: list[Any], ta
 
 def test_members_of_a_chord_keep_their_chord(app: Celery, worker: InlineWorker, ran: list[Any], taken: Lock) -> None:
     """A chord's member that waits still belongs to its chord and its group (B31)."""
-    charge = make(app, ran)
+    charge = make_charge(app, ran)
     first_header = chord([charge.s(7), charge.s(8)], charge.si(9)).apply_async()
     assert first_header is not None
     first = worker.take()
@@ -143,7 +113,7 @@ def test_members_of_a_chord_keep_their_chord(app: Celery, worker: InlineWorker, 
 
 def test_since_is_the_first_wait(app: Celery, worker: InlineWorker, ran: list[Any], taken: Lock) -> None:
     """The time of the first wait stays, and fields of a newer release are handed on."""
-    charge = make(app, ran)
+    charge = make_charge(app, ran)
     charge.apply_async((7,), headers={HEADER: {"v": 9, "waits": 4, "since": 1000.5, "begun": False, "colour": "red"}})
     worker.run()
     message = worker.take()
@@ -154,7 +124,7 @@ def test_since_is_the_first_wait(app: Celery, worker: InlineWorker, ran: list[An
 @pytest.mark.parametrize("state", ["x", 5, [], {"waits": "many", "since": "long", "begun": 1}, {"waits": -3}], ids=repr)
 def test_strange_state_is_no_state(app: Celery, worker: InlineWorker, ran: list[Any], taken: Lock, state: Any) -> None:
     """A header that is none of ours counts as no wait yet."""
-    make(app, ran).apply_async((7,), headers={HEADER: state})
+    make_charge(app, ran).apply_async((7,), headers={HEADER: state})
     worker.run()
     message = worker.take()
     assert message is not None
@@ -165,7 +135,7 @@ def test_strange_state_is_no_state(app: Celery, worker: InlineWorker, ran: list[
 
 def test_countdown_is_the_backoff(app: Celery, worker: InlineWorker, ran: list[Any], taken: Lock) -> None:
     """The message comes back after the backoff of its wait."""
-    charge = make(app, ran, lock_retry_backoff=100, lock_retry_backoff_max=1000, lock_retry_jitter=False)
+    charge = make_charge(app, ran, lock_retry_backoff=100, lock_retry_backoff_max=1000, lock_retry_jitter=False)
     charge.apply_async((7,), headers={HEADER: {"v": 1, "waits": 2, "since": 0}})
     worker.run()
     message = worker.take()
@@ -179,7 +149,7 @@ def test_broker_down_at_the_wait(
     app: Celery, worker: InlineWorker, ran: list[Any], taken: Lock, late: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A wait that cannot be published gives the message back, or fails in sight; never a quiet success (B50)."""
-    charge = make(app, ran, acks_late=late)
+    charge = make_charge(app, ran, acks_late=late)
     charge.delay(7)
     message = worker.take()
 

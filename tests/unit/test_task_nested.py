@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,32 +15,12 @@ from celery_singleton_lock import (
     current_lease,
     single_instance,
 )
-from celery_singleton_lock.keys import names
 from celery_singleton_lock.lease import holding
 from celery_singleton_lock.protocol import Store
 
+from ..support.asking import is_held
 from ..support.clock import ManualClock
 from .inline_worker import InlineWorker
-
-
-def held(store: Store, key: str = "order:7") -> bool:
-    """Whether anybody holds the lock, or it rests."""
-    return store.peek(names(store.prefix, key)) is not None
-
-
-@pytest.fixture
-def charge(app: Celery) -> Any:
-    """A locked task that returns its lease."""
-
-    @app.task(lazy=False)
-    @single_instance(key="order:{order_id}")
-    def charge(order_id: int, then: Callable[[], Any] | None = None) -> Lease | None:
-        lease = current_lease()
-        if then is not None:
-            then()
-        return lease
-
-    return charge
 
 
 def test_nested_call_with_the_same_key(charge: Any, store: Store) -> None:
@@ -50,14 +29,14 @@ def test_nested_call_with_the_same_key(charge: Any, store: Store) -> None:
 
     def nest() -> None:
         inner.append(charge(7))
-        assert held(store)
+        assert is_held(store, "order:7")
         lease = current_lease()
         assert lease is not None
         lease.ensure_held()
 
     outer = charge(7, then=nest)
     assert inner == [outer]
-    assert not held(store)
+    assert not is_held(store, "order:7")
 
 
 def test_other_task_with_the_same_key_nests(app: Celery, charge: Any) -> None:
@@ -80,20 +59,20 @@ def test_nested_call_with_another_key(charge: Any, store: Store) -> None:
     def nest() -> None:
         inner.append(charge(8, then=lambda: inner.append(current_lease())))
         inner.append(current_lease())
-        assert (held(store, "order:7"), held(store, "order:8")) == (True, False)
+        assert (is_held(store, "order:7"), is_held(store, "order:8")) == (True, False)
 
     outer = charge(7, then=nest)
     assert inner[0] is inner[1]
     assert inner[1] is not outer
     assert inner[2] is outer
-    assert not held(store)
+    assert not is_held(store, "order:7")
 
 
 def test_taken_nested_key_is_a_conflict(charge: Any, store: Store) -> None:
     """A nested call whose own key is taken raises LockTaken, and the outer lock is freed."""
     with Lock(store, "order:8"), pytest.raises(LockTaken):
         charge(7, then=lambda: charge(8))
-    assert not held(store)
+    assert not is_held(store, "order:7")
 
 
 def test_threads_share_nothing(charge: Any) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,35 +14,7 @@ from celery_singleton_lock.keys import key_id
 from celery_singleton_lock.message import HEADER
 from celery_singleton_lock.protocol import Holder, Store
 
-from .inline_worker import InlineWorker
-
-
-@pytest.fixture
-def ran() -> list[Any]:
-    """What bodies put in."""
-    return []
-
-
-@pytest.fixture
-def taken(store: Store) -> Iterator[Lock]:
-    """The lock of order 7, held by a stranger."""
-    lock = Lock(store, "order:7")
-    lock.acquire()
-    yield lock
-    if lock.lease is not None:
-        lock.release()
-
-
-def make(app: Celery, ran: list[Any], **options: Any) -> Any:
-    """A task that notes its runs; ``options`` are Celery's, or a lock's with its prefix."""
-    options = {"lock_key": "order:{order_id}", "base": SingleInstanceTask, **options}
-
-    @app.task(name="shop.charge", lazy=False, **options)
-    def charge(order_id: int, **details: Any) -> int:
-        ran.append(order_id)
-        return order_id
-
-    return charge
+from .inline_worker import InlineWorker, make_charge
 
 
 def test_limit_ends_in_lock_taken(app: Celery, worker: InlineWorker, ran: list[Any], taken: Lock) -> None:
@@ -53,7 +24,7 @@ def test_limit_ends_in_lock_taken(app: Celery, worker: InlineWorker, ran: list[A
     def on_error(request: Any, error: Exception, traceback: Any) -> None:
         ran.append(error)
 
-    make(app, ran, lock_retry_limit=2).apply_async((7,), link_error=on_error.s())
+    make_charge(app, ran, lock_retry_limit=2).apply_async((7,), link_error=on_error.s())
     states = [worker.run() for _ in range(3)]
     assert [outcome.state for outcome in states] == ["RETRY", "RETRY", "FAILURE"]
     (error,) = ran
@@ -129,7 +100,7 @@ def test_hooks_see_a_retry(
         def on_failure(self, exc: Exception, *_: Any) -> None:
             ran.append(("failure", type(exc)))
 
-    charge = make(app, ran, base=Hooked, max_retries=0, lock_retry_limit=1, **autoretry)
+    charge = make_charge(app, ran, base=Hooked, max_retries=0, lock_retry_limit=1, **autoretry)
     charge.delay(7)
     assert [worker.run().state, worker.run().state] == ["RETRY", "FAILURE"]
     assert ran == [("retry", LockTaken), ("failure", LockTaken)]
@@ -153,7 +124,7 @@ def test_begun_message_waits(
     """A message whose work may have begun is sent again in every mode, and stays begun (B02, B06)."""
     held = Guard(store, "order:7", ttl=30, holder=Holder("holder", "shop.charge", gethostname(), 1))
     held.acquire()
-    make(app, ran, lock_on_conflict=mode).apply_async((7,), **fields)
+    make_charge(app, ran, lock_on_conflict=mode).apply_async((7,), **fields)
     worker.run()
     message = worker.take()
     assert message is not None, why
@@ -165,7 +136,7 @@ def test_begun_message_waits(
 
 def test_redelivered_message_waits(app: Celery, worker: InlineWorker, ran: list[Any], taken: Lock) -> None:
     """A message with the broker's redelivered flag is not skipped: a killed run's work would be lost (B02)."""
-    make(app, ran, lock_on_conflict="skip").delay(7)
+    make_charge(app, ran, lock_on_conflict="skip").delay(7)
     worker.run(redelivered=True)
     message = worker.take()
     assert message is not None
@@ -174,7 +145,7 @@ def test_redelivered_message_waits(app: Celery, worker: InlineWorker, ran: list[
 
 def test_fresh_message_is_skipped(app: Celery, worker: InlineWorker, ran: list[Any], taken: Lock) -> None:
     """A message that never began is skipped with SUCCESS and the marker, acknowledged, and not sent again (B03)."""
-    make(app, ran, lock_on_conflict="skip").delay(7)
+    make_charge(app, ran, lock_on_conflict="skip").delay(7)
     outcome = worker.run()
     assert (outcome.state, is_skipped(outcome.result), outcome.acknowledged) == ("SUCCESS", True, True)
     assert worker.waiting() == 0

@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import gc
-import importlib
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-
-import pytest
-from celery.result import AsyncResult
 
 from celery_singleton_lock import open_store
 from celery_singleton_lock.guard import Guard
 from celery_singleton_lock.keys import names
 from celery_singleton_lock.protocol import Granted, Holder, Taken
 
+from ...support.apps import APPS, close_app, load_app
 from ...support.servers import Server, valkey_binary
 from ...support.waiting import eventually
 from ...support.worker import Worker
-
-APPS = "tests.integration.apps"
 
 
 class Life:
@@ -43,13 +36,7 @@ class Life:
         self.results, self.locks, self.notes = (self.server.client(db) for db in (1, 2, 3))
         self.store = open_store(self.env["TEST_LOCK_URL"])
         self.workers: list[Worker] = []
-        for stale in [known for known in sys.modules if known.startswith(f"{APPS}.")]:
-            del sys.modules[stale]
-        with pytest.MonkeyPatch.context() as patch:
-            for name, value in self.env.items():
-                patch.setenv(name, value)
-            self.tasks: Any = importlib.import_module(f"{APPS}.{module}")
-            assert self.tasks.app.conf.broker_url == self.env["TEST_BROKER_URL"]
+        self.tasks: Any = load_app(module, self.env)
         self.app = self.tasks.app
 
     def close(self) -> None:
@@ -57,11 +44,7 @@ class Life:
         for worker in self.workers:
             worker.kill()
             print(f"--- worker {worker.log_file.stem}\n{worker.log()[-10_000:]}")
-        gc.collect()
-        for item in gc.get_objects():
-            if type(item) is AsyncResult:
-                item.backend = None
-        self.app.close()
+        close_app(self.app)
         for store in (self.store, getattr(self.tasks, "store", None)):
             if store is not None:
                 store.close()

@@ -1,4 +1,4 @@
-"""The bars of the main job, measured on real processes."""
+"""What many runs come to: nobody counts twice, a killed holder is gone in time, one thread renews, little is left."""
 
 from __future__ import annotations
 
@@ -15,26 +15,15 @@ from celery_singleton_lock import LockTaken
 from ..support.process import Process
 from ..support.waiting import eventually
 from ..support.worker import ROOT
-from .stage import APPS, PREFIX, Stage, lock_name
+from .stage import APPS, PREFIX, Stage, lock_name, resource
 
 
 @pytest.fixture(scope="module")
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     """A worker of eight threads; tests add others with queues of their own."""
-    with Stage(tmp_path_factory.mktemp("bars")) as stage:
+    with Stage(tmp_path_factory.mktemp("many")) as stage:
         stage.start_worker(pool="threads", concurrency=8)
         yield stage
-
-
-@pytest.fixture
-def name() -> str:
-    """A name that no other test uses."""
-    return uuid4().hex
-
-
-def resource(name: str) -> str:
-    """The resource of the tasks that are called with ``name``."""
-    return f"res:{name}"
 
 
 @pytest.mark.parametrize("pool", ["prefork", "solo"])
