@@ -86,7 +86,7 @@ class LockSettings:
             ("broker_url", "broker_transport_options", "broker_use_ssl"),
             ("result_backend", "result_backend_transport_options", "redis_backend_use_ssl"),
         ):
-            url = conf.get(setting)
+            url = getattr(conf, setting)  # Celery's own reading: its environment variables and `celery -b` come first
             if is_lock_server(url):
                 return lock_url(setting, url, conf.get(options) or {}, conf.get(tls)), setting
         raise LockConfigError(

@@ -27,7 +27,7 @@ def install(cls: type[Task], decorator: Mapping[str, Any] | None = None) -> None
     """
     if decorator is not None:
         cls._singleton_lock_decorator = {**_decorated(cls), **decorator}
-    if hasattr(vars(cls).get("__call__"), "singleton_lock_inner"):
+    if _has_lock(cls):
         return
     inner = _unlocked_call(cls)
 
@@ -37,7 +37,8 @@ def install(cls: type[Task], decorator: Mapping[str, Any] | None = None) -> None
 
     def on_bound(klass: type[Task], app: Celery) -> None:
         own_on_bound(klass, app) if own_on_bound else super(cls, klass).on_bound(app)
-        if klass is cls and is_locked(klass):
+        if is_locked(klass) and _locked_first(klass) is cls:
+            install(klass)  # a subclass of a decorated class; it may have a __call__ of its own, which is outermost
             Plan(klass, app, _decorated(klass), LockSettings(app))  # only to check: settings may still change
             add_checks(app)
 
@@ -50,6 +51,15 @@ def install(cls: type[Task], decorator: Mapping[str, Any] | None = None) -> None
     cls.__call__ = __call__
     cls.on_bound = classmethod(on_bound)
     cls.singleton_lock_plan = classmethod(singleton_lock_plan)
+
+
+def _has_lock(cls: type) -> bool:
+    return hasattr(vars(cls).get("__call__"), "singleton_lock_inner")
+
+
+def _locked_first(cls: type[Task]) -> type:
+    """The class that brought the lock to ``cls``: itself, or the nearest of its bases."""
+    return next(filter(_has_lock, cls.__mro__))
 
 
 def _decorated(cls: type[Task]) -> Mapping[str, Any]:

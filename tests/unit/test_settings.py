@@ -187,6 +187,17 @@ def test_result_backend_is_the_next_default(caplog: pytest.LogCaptureFixture) ->
     assert "result_backend" in caplog.text
 
 
+@pytest.mark.parametrize("variable", ["CELERY_BROKER_URL", "CELERY_RESULT_BACKEND"])
+def test_celerys_environment_variables_come_first(monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
+    """Where Celery's variables (or `celery -b`) replace a URL of the code, locks follow the messages (B46)."""
+    code = "redis://code.example/0"
+    given = settings(
+        **({"broker_url": code} if "BROKER" in variable else {"broker_url": "amqp://", "result_backend": code})
+    )
+    monkeypatch.setenv(variable, "redis://environment.example/0")
+    assert "environment.example" in repr(given.store)
+
+
 def test_url_that_is_set_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
     """A URL that the user set goes without a line in the log."""
     caplog.set_level(logging.INFO)
@@ -214,7 +225,7 @@ def test_broker_of_several_servers() -> None:
 
 
 def test_config_error_is_celerys() -> None:
-    """A wrong setting is Celery's ImproperlyConfigured, which its command line reports without a traceback."""
+    """A wrong setting is Celery's ImproperlyConfigured, too."""
     with pytest.raises(ImproperlyConfigured):
         settings(singleton_lock_ttl=0)
 

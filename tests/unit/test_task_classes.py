@@ -21,6 +21,7 @@ from celery_singleton_lock import (
 )
 from celery_singleton_lock.protocol import Store
 from celery_singleton_lock.settings import settings_of
+from celery_singleton_lock.worker import StartupChecks
 
 from ..support.clock import ManualClock
 from .conftest import MakeApp
@@ -194,6 +195,59 @@ def test_nothing_is_kept_on_the_task(app: Celery) -> None:
     before = dict(vars(task))
     task(8)
     assert vars(task) == before
+
+
+class TestDecoratedBase:
+    """A decorated task class is a base of others: each of those has the lock, its checks, and the worker's part."""
+
+    @pytest.fixture
+    def base(self) -> type[Task]:
+        """``@single_instance`` on an abstract class."""
+
+        @single_instance(key=KEY, ttl=5)
+        class Base(Task):
+            abstract = True
+
+        return Base
+
+    def test_its_options_are_checked(self, app: Celery, base: type[Task]) -> None:
+        """A task of such a base is checked when it is bound, as any other (B25)."""
+
+        def charge(order_id: int) -> None:
+            """Its options come to nonsense."""
+
+        with pytest.raises(LockConfigError, match="lock_ttl: give seconds"):
+            app.task(base=base, lazy=False, lock_ttl="abc")(charge)
+        with pytest.raises(LockConfigError, match="at_least: 10 s is longer than ttl"):
+            app.task(base=base, lazy=False, name="other", lock_at_least=10)(charge)
+
+    def test_its_worker_makes_the_checks(self, app: Celery, base: type[Task]) -> None:
+        """A worker of such tasks alone makes the start-up checks, too."""
+
+        @app.task(base=base, lazy=False)
+        def charge(order_id: int) -> None:
+            """Alone."""
+
+        assert StartupChecks in app.steps["worker"]
+
+    @pytest.mark.parametrize("handing_on", [True, False])
+    def test_a_call_of_its_own(self, app: Celery, base: type[Task], handing_on: bool) -> None:
+        """A `__call__` that a subclass brings runs inside of the lock, not around it."""
+        calls: list[bool] = []
+
+        class Own(base):  # type: ignore[misc, valid-type]
+            name = "shop.own"
+
+            def __call__(self, *args: Any, **kwargs: Any) -> Any:
+                calls.append(current_lease() is not None)
+                return super().__call__(*args, **kwargs) if handing_on else self.run(*args, **kwargs)
+
+            def run(self, order_id: int) -> str | None:
+                lease = current_lease()
+                return lease.key if lease else None
+
+        assert app.register_task(Own())(7) == "order:7"
+        assert calls == [True]
 
 
 def test_class_options_are_checked_at_once() -> None:
