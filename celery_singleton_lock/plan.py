@@ -28,6 +28,8 @@ RESERVES = "_singleton_lock_reserves_prefix"
 ASKS = {ATTRIBUTE + name for name in NAMES}
 _DAY = 24 * 3600.0
 _LEAST_DELIVERY_TTL = 2 * 3600.0
+#: Above every attempt: the rank of a record that answers all of them.
+ALL_ATTEMPTS = 2**31
 
 
 def attribute_options(namespace: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -133,17 +135,24 @@ class Plan:
             key = self.key.build(self.name, arguments)
         if text is not None:
             fingerprint = records.fingerprint(arguments, self.defaults)
-            return Work(key, keys.record_id(self.name, f"key:{text}"), 0, fingerprint)
+            return Work(key, keys.record_id(self.name, f"key:{text}"), message.retries, fingerprint)
         if self.options.idempotency_key is False or not message.in_worker or message.task_id is None:
             return Work(key)
         record_id = keys.record_id(self.name, f"delivery:{message.task_id}")
         return Work(key, record_id, message.retries if self.redelivers else None)
 
     def write(self, work: Work, record: records.Record) -> Write | None:
-        """What to ask the store to keep; None where no record is kept."""
+        """What to ask the store to keep; None where no record is kept.
+
+        A delivery's record answers its own attempt and earlier ones, as does the mark that a retry was sent; an
+        idempotency key's answers every attempt of every message.
+        """
         if work.record_id is None or work.rank is None:
             return None
-        return Write(work.record_id, work.rank, records.encode(record), self._record_ttl(work))
+        if record.state == "retried":
+            return Write(work.record_id, work.rank, records.encode(record), self.delivery_ttl)
+        rank = work.rank if work.fingerprint is None else ALL_ATTEMPTS
+        return Write(work.record_id, rank, records.encode(record), self._record_ttl(work))
 
     def age(self, work: Work, answer: Recorded) -> float:
         """How long ago, in seconds, the record was written that the store has answered with."""

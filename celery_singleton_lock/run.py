@@ -18,7 +18,7 @@ from .errors import LeaseLost, LockKeyError, SingletonLockError, StoreUnavailabl
 from .guard import Guard
 from .lease import Lease, holding, is_covered
 from .message import Message, entering
-from .plan import Plan, Work
+from .plan import ALL_ATTEMPTS, Plan, Work
 from .protocol import Holder, Recorded, Taken, Write
 from .refused import Refused
 
@@ -105,12 +105,27 @@ class Run:
         return self._result[0]
 
     def _ask(self, refused: Refused) -> Any:
+        answer = self._ask_once(refused)
+        if isinstance(answer, Recorded) and self._is_anothers_mark(answer):
+            self.guard.rank = ALL_ATTEMPTS  # now only the record of a run that is done is an answer
+            answer = self._ask_once(refused)
+        return answer
+
+    def _is_anothers_mark(self, answer: Recorded) -> bool:
+        """Whether another message of the same idempotency key has left it, whose own retry is on its way."""
+        try:
+            record = records.decode(answer.body)
+        except ValueError:
+            return False
+        return record.state == "retried" and record.task_id != self.message.task_id
+
+    def _ask_once(self, refused: Refused) -> Any:
         if self.plan.options.on_conflict == "wait":
             start = now()
             try:
                 return self.guard.acquire_within(self.plan.options.wait_timeout)
             finally:
-                refused.blocked = now() - start
+                refused.blocked += now() - start
         return self.guard.acquire()
 
     def _call(self, lease: Lease) -> Any:
@@ -160,7 +175,7 @@ class Run:
 
     def _mark(self) -> Write | None:
         """A delivery that ended by publishing its own retry: the newer message carries the id from now on."""
-        if self.work.fingerprint is not None or self.message.task_id is None:
+        if not self.message.in_worker or self.message.task_id is None:
             return None
         return self.plan.write(self.work, records.Record("retried", self.message.task_id, None, None))
 

@@ -128,11 +128,14 @@ def test_second_delivery_while_the_first_runs(app: Celery, worker: InlineWorker,
     assert len(ran) == 1
 
 
-def test_older_copies_of_a_retried_message_end(app: Celery, worker: InlineWorker, ran: list[Any]) -> None:
+@pytest.mark.parametrize("options", [{}, {"idempotency_key": "charge-{order_id}"}], ids=["delivery", "idempotency key"])
+def test_older_copies_of_a_retried_message_end(
+    app: Celery, worker: InlineWorker, ran: list[Any], options: dict[str, Any]
+) -> None:
     """A run that ended by publishing its retry leaves a mark: an older copy ends silently, the retry runs."""
 
     @app.task(bind=True, lazy=False, acks_late=True, name="shop.charge")
-    @single_instance(key="order:{order_id}")
+    @single_instance(key="order:{order_id}", **options)
     def charge(self: Any, order_id: int) -> str:
         ran.append(self.request.retries)
         if self.request.retries == 0:
@@ -150,6 +153,27 @@ def test_older_copies_of_a_retried_message_end(app: Celery, worker: InlineWorker
     assert worker.run(retry, redelivered=True).result == "done"
     assert ran == [0, 1]
     assert worker.waiting() == 0
+
+
+def test_a_mark_answers_no_other_message(app: Celery, worker: InlineWorker, ran: list[Any]) -> None:
+    """Two messages of one idempotency key: the second runs while the first one's retry is to come, which it answers."""
+
+    @app.task(bind=True, lazy=False, acks_late=True, name="shop.charge")
+    @single_instance(key="order:{order_id}", idempotency_key="charge-{order_id}")
+    def charge(self: Any, order_id: int) -> str:
+        ran.append((self.request.id, self.request.retries))
+        if len(ran) == 1:
+            raise self.retry(countdown=0)
+        return "done"
+
+    first, second = charge.delay(7), charge.delay(7)
+    assert worker.run().state == "RETRY"
+    message = worker.take()
+    retry = worker.take()
+    assert worker.run(message).result == "done"
+    assert ran == [(first.id, 0), (second.id, 0)]
+    assert [worker.run(each, redelivered=True).result for each in (retry, message)] == ["done", "done"]
+    assert len(ran) == 2
 
 
 @pytest.mark.parametrize(
