@@ -86,13 +86,23 @@ def on_taken(
 
 
 def on_unavailable(
-    options: LockOptions, waiter: Waiter, closed: bool, rand: Callable[[float, float], float] = random.uniform
+    options: LockOptions,
+    waiter: Waiter,
+    *,
+    denied: bool = False,
+    contended: bool = False,
+    rand: Callable[[float, float], float] = random.uniform,
 ) -> Decision:
-    """The store cannot say: what now? ``closed``: there is no reason to run without a lock, whatever the policy; wrong
-    credentials are none, nor are servers that answer but grant it to nobody."""
-    if options.on_unavailable == "run" and not closed:
+    """The store cannot say: what now?
+
+    ``denied``: it turned the credentials down; ``contended``: it answered, and granted the lock to nobody. Neither is a
+    reason to run without a lock, whatever the policy, and contention fails no message that has begun.
+    """
+    if options.on_unavailable == "run" and not (denied or contended):
         return RunUnlocked()
-    if options.on_unavailable == "raise" or not waiter.in_worker:
+    if not waiter.in_worker:
+        return GiveUp()
+    if options.on_unavailable == "raise" and not (contended and waiter.begun):
         return GiveUp()
     if not waiter.begun and _exhausted(options, waiter):
         return GiveUp()

@@ -107,7 +107,7 @@ class Refused:
 
     def unavailable(self, error: StoreUnavailable) -> Any:
         """The store cannot say."""
-        decision = on_unavailable(self.plan.options, self._waiter(), error.denied or error.contended)
+        decision = on_unavailable(self.plan.options, self._waiter(), denied=error.denied, contended=error.contended)
         self._tell(signals.lock_unavailable, reason=error.reason, unlocked=isinstance(decision, RunUnlocked))
         if isinstance(decision, RunUnlocked):
             logger.error("%s: runs WITHOUT a lock (on_unavailable=%r): %s", self, "run", error)

@@ -208,7 +208,22 @@ def test_retry_timeout_cuts_the_last_delay() -> None:
 def test_store_out_of_reach(policy: str, in_worker: bool, denied: bool, decision: Decision) -> None:
     """Each policy does its own when the store cannot say; denied credentials never run without a lock."""
     waiter = replace(FRESH, in_worker=in_worker)
-    assert on_unavailable(LockOptions(on_unavailable=policy), waiter, denied, longest) == decision
+    assert on_unavailable(LockOptions(on_unavailable=policy), waiter, denied=denied, rand=longest) == decision
+
+
+@pytest.mark.parametrize(
+    ("policy", "begun", "decision"),
+    [
+        ("retry", False, SendAgain(1.0)),
+        ("raise", False, GiveUp()),
+        ("raise", True, SendAgain(1.0)),
+        ("run", False, SendAgain(1.0)),
+    ],
+)
+def test_store_that_grants_it_to_nobody(policy: str, begun: bool, decision: Decision) -> None:
+    """Split votes are a conflict: nobody runs without a lock for them, and they fail nothing that has begun (B43)."""
+    options, waiter = LockOptions(on_unavailable=policy), replace(FRESH, begun=begun)
+    assert on_unavailable(options, waiter, contended=True, rand=longest) == decision
 
 
 @pytest.mark.parametrize("begun", [False, True])
@@ -216,9 +231,9 @@ def test_store_out_of_reach(policy: str, in_worker: bool, denied: bool, decision
 def test_waits_for_the_store_are_lock_waits(mode: str, begun: bool) -> None:
     """A wait for the store counts like one for the lock: limits end it, unless the message has begun (B05)."""
     waiter = replace(FRESH, waits=3, begun=begun)
-    decision = on_unavailable(LockOptions(on_conflict=mode, retry_limit=3), waiter, False, longest)
+    decision = on_unavailable(LockOptions(on_conflict=mode, retry_limit=3), waiter, rand=longest)
     assert decision == (SendAgain(8.0) if begun else GiveUp())
     late = replace(FRESH, waited=5.0, begun=begun)
     assert isinstance(
-        on_unavailable(LockOptions(on_conflict=mode, retry_timeout=5.0), late, False), SendAgain if begun else GiveUp
+        on_unavailable(LockOptions(on_conflict=mode, retry_timeout=5.0), late), SendAgain if begun else GiveUp
     )
