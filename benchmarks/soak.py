@@ -152,12 +152,11 @@ class Soak:
 
     def messages(self) -> int:
         """How many are in the queue, or on a Redis broker were taken from it and not acknowledged."""
-        with self.app.app.connection() as connection:
-            queued: int = connection.default_channel.queue_declare("celery", passive=True).message_count
         if self.rabbitmq:
-            return queued
+            with self.app.app.connection() as connection:
+                return int(connection.default_channel.queue_declare("celery", passive=True).message_count)
         with self.server.client(0) as client:
-            return queued + int(client.hlen("unacked"))
+            return int(client.llen("celery") + client.hlen("unacked"))
 
     def settle(self) -> None:
         """Let the last copies end, then stop the workers."""

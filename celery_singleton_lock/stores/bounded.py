@@ -11,6 +11,7 @@ from typing import Any
 from redis.connection import AbstractConnection, Connection, SSLConnection, UnixDomainSocketConnection
 
 from ..clock import now
+from .resolve import RESOLVER
 
 
 class BoundedSocket:
@@ -86,11 +87,30 @@ class Bounded(AbstractConnection):
         return BoundedSocket(sock, self.deadline)
 
 
-class Tcp(Bounded, Connection):
+class _Resolved(Connection):
+    """redis-py's own connecting, to addresses that were looked up within the deadline; TLS still sees the name."""
+
+    deadline = 0.0
+
+    def _connect(self) -> Any:
+        name = self.host
+        failure: OSError = OSError("the host's name has no address")
+        for address in RESOLVER.addresses(name, self.port, self.deadline - now()):
+            self.host = address
+            try:
+                return super()._connect()  # type: ignore[no-untyped-call]
+            except OSError as error:
+                failure = error
+            finally:
+                self.host = name
+        raise failure
+
+
+class Tcp(Bounded, _Resolved):
     """By name or address."""
 
 
-class Tls(Bounded, SSLConnection):
+class Tls(Bounded, SSLConnection, _Resolved):
     """The same, spoken to by TLS."""
 
 

@@ -14,8 +14,9 @@ from ..errors import StoreUnavailable
 from ..keys import Names
 from .address import PORT, Address
 from .fanout import FanOut
+from .forks import forget_in_children
 from .link import Link
-from .links import Links, Replies, Then, forget_in_children
+from .links import Links, Replies, Then
 from .node import Node
 from .redis import RedisStore
 from .refusal import unavailable

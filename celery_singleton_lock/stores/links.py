@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
-from weakref import WeakSet
 
 from redis.exceptions import RedisError
 
 from ..clock import now
 from ..keys import Names
 from .address import Address
+from .forks import forget_in_children
 from .link import FINAL, Link
 from .refusal import is_elsewhere, unavailable
 from .script import Request
@@ -106,20 +105,3 @@ class Links:
     def forget(self) -> None:
         """Leave the connections alone: they are another process's, whose replies must not be read here."""
         self._idle = []
-
-
-_all: WeakSet[Any] = WeakSet()
-
-
-def forget_in_children(owner: Any) -> None:
-    """Have ``owner.forget()`` called in every forked child."""
-    _all.add(owner)
-
-
-def _forget_all() -> None:
-    for owner in list(_all):
-        owner.forget()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_all)

@@ -12,8 +12,8 @@ from redis.exceptions import RedisError
 from ..clock import now
 from ..errors import StoreUnavailable
 from .address import Address
+from .forks import forget_in_children
 from .link import Link, unknown_scripts
-from .links import forget_in_children
 from .refusal import unavailable
 from .script import COPY, RELEASE, Request
 from .stream import Stream

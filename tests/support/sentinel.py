@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import redis
+
 from .servers import Server, StartServer, valkey_binary
 from .waiting import eventually
 
@@ -66,17 +68,20 @@ class Watched:
         """Returns when the replica is the master and every Sentinel says so."""
 
         def promoted() -> bool:
-            with self.replica.client() as client:
-                if client.info("replication")["role"] != "master":
-                    return False
-            for sentinel in self.sentinels:
-                with sentinel.client() as client:
-                    found = client.execute_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", NAME)
-                if int(found[1]) != self.replica.port:
-                    return False
+            try:
+                with self.replica.client() as client:
+                    if client.info("replication")["role"] != "master":
+                        return False
+                for sentinel in self.sentinels:
+                    with sentinel.client() as client:
+                        found = client.execute_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", NAME)
+                    if int(found[1]) != self.replica.port:
+                        return False
+            except redis.ConnectionError:  # Sentinels cut the clients of whom they promote
+                return False
             return True
 
-        eventually(promoted, 30, "the failover")
+        eventually(promoted, message="the failover")
 
     def stop(self) -> None:
         """Ends the Sentinels; whoever started the servers ends those."""

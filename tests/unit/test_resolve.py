@@ -1,0 +1,92 @@
+"""Looking up a host: within a bound, in one thread a host, however many calls give up."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from celery_singleton_lock import StoreUnavailable, open_store
+from celery_singleton_lock.keys import names
+from celery_singleton_lock.protocol import Ask, Holder
+from celery_singleton_lock.stores.resolve import Resolver
+
+
+class NameServer:
+    """Stands where the system asks: it is silent until it is told to answer."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, int]] = []
+        self.answers = threading.Event()
+        self.error: Exception | None = None
+
+    def __call__(self, host: str, port: int, *args: Any, **kwargs: Any) -> list[Any]:
+        """In place of ``socket.getaddrinfo``."""
+        self.asked.append((host, port))
+        assert self.answers.wait(30)
+        if self.error is not None:
+            raise self.error
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in ("192.0.2.1", "192.0.2.2")]
+
+
+@pytest.fixture
+def name_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[NameServer]:
+    """A silent one; it answers at the end at the latest, so that no thread is left."""
+    server = NameServer()
+    monkeypatch.setattr(socket, "getaddrinfo", server)
+    yield server
+    server.answers.set()
+    for thread in threading.enumerate():
+        if thread.name == "singleton-lock-resolve":
+            thread.join(30)
+
+
+def test_numeric_addresses_ask_nobody(name_server: NameServer) -> None:
+    """What is an address already is its own answer."""
+    for host in ("192.0.2.7", "2001:db8::1", "fe80::1%eth0"):
+        assert Resolver().addresses(host, 6379, 0.0) == [host]
+    assert name_server.asked == []
+
+
+def test_addresses(name_server: NameServer) -> None:
+    """All addresses, in the system's order; and each time asked anew, since a failover may change them."""
+    name_server.answers.set()
+    resolver = Resolver()
+    for _ in range(2):
+        assert resolver.addresses("locks.example", 6379, 30.0) == ["192.0.2.1", "192.0.2.2"]
+    assert name_server.asked == [("locks.example", 6379)] * 2
+
+
+@pytest.mark.parametrize("error", [socket.gaierror(-2, "unknown"), UnicodeError("malformed")], ids=repr)
+def test_failures(name_server: NameServer, error: Exception) -> None:
+    """What the system's lookup raises comes out, at the caller."""
+    name_server.error = error
+    name_server.answers.set()
+    with pytest.raises(type(error)) as caught:
+        Resolver().addresses("nowhere.example", 6379, 30.0)
+    assert caught.value.args == error.args
+
+
+def test_silent_name_server(name_server: NameServer) -> None:
+    """Who asks in vain gives up in time; a hundred callers share one thread, and the late answer (B13)."""
+    resolver = Resolver()
+    for _ in range(100):
+        with pytest.raises(TimeoutError):
+            resolver.addresses("locks.example", 6379, 0.001)
+    assert len(name_server.asked) == 1
+    name_server.answers.set()
+    assert resolver.addresses("locks.example", 6379, 30.0) == ["192.0.2.1", "192.0.2.2"]
+
+
+def test_no_call_outlasts_its_bound(name_server: NameServer) -> None:
+    """A lock whose server's name is not resolved is out of reach within the store's timeout (B13)."""
+    store = open_store("redis://locks.example", timeout=0.05)
+    ask = Ask(names(store.prefix, "order:7"), "ab" * 16, Holder(), 30.0)
+    with pytest.raises(StoreUnavailable) as caught:
+        store.acquire(ask)
+    assert not name_server.answers.is_set(), "it waited for the name server"
+    assert not caught.value.denied
+    assert len(name_server.asked) == 1
