@@ -13,6 +13,7 @@ from celery.local import Proxy
 from . import keys
 from .errors import LockConfigError
 from .options import check_options
+from .plan import check_is_plain
 from .task import install
 
 P = ParamSpec("P")
@@ -63,11 +64,7 @@ def _decorate(fun: Any, options: Mapping[str, Any]) -> Any:
         return fun
     if not callable(fun):
         raise LockConfigError(f"@single_instance decorates a function, not {type(fun).__name__}; give options by name")
-    if inspect.iscoroutinefunction(fun):
-        raise LockConfigError(
-            f"@single_instance: {fun.__qualname__} is async, which Celery does not run: its lock would be freed before "
-            "its body begins; make it a plain function"
-        )
+    check_is_plain(fun)
     signature = inspect.signature(fun)
     for name in ("key", "idempotency_key"):
         if options.get(name) is not None and options[name] is not False:

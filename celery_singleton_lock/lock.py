@@ -34,7 +34,7 @@ class Lock:
         ttl: float | timedelta = 30.0,
         at_least: float | timedelta = 0.0,
         max_hold: float | timedelta | None = None,
-        blocking_timeout: float | None = None,
+        blocking_timeout: float | timedelta | None = None,
     ) -> None:
         if not hasattr(store, "acquire"):
             raise LockConfigError(f"Lock: the store is a {type(store).__name__}; give what open_store(url) returns")
@@ -46,7 +46,7 @@ class Lock:
         self.ttl = options.ttl
         self.at_least = options.at_least
         self.max_hold = options.max_hold
-        self.blocking_timeout = blocking_timeout
+        self.blocking_timeout = _patience(blocking_timeout)
         self._guard: Guard | None = None
 
     @property
@@ -54,9 +54,9 @@ class Lock:
         """The lease while the lock is held by this object, else None."""
         return self._guard.lease if self._guard is not None else None
 
-    def acquire(self, blocking: bool = True, blocking_timeout: float | None = None) -> bool:
+    def acquire(self, blocking: bool = True, blocking_timeout: float | timedelta | None = None) -> bool:
         """Take the lock; False where it stays taken for ``blocking_timeout`` seconds. Raises `StoreUnavailable`."""
-        timeout = self.blocking_timeout if blocking_timeout is None else blocking_timeout
+        timeout = self.blocking_timeout if blocking_timeout is None else _patience(blocking_timeout)
         return self._take(timeout if blocking else 0.0) is None
 
     def _take(self, timeout: float | None) -> Taken | None:
@@ -117,6 +117,10 @@ class Lock:
         if self._guard is None:
             raise RuntimeError("this Lock object does not hold the lock")
         return self._guard
+
+
+def _patience(timeout: float | timedelta | None) -> float | None:
+    return None if timeout is None else seconds("blocking_timeout", timeout)
 
 
 def _release_quietly(guard: Guard) -> None:

@@ -113,7 +113,7 @@ class Message:
         return self.in_worker and bool(self.request.chord)
 
     def forget_waits(self) -> None:
-        """The lock is held now: a retry of the body's own starts without waits."""
+        """The body begins: a retry of its own starts without waits."""
         if self.state:
             (self.request.headers or {}).pop(HEADER, None)
 

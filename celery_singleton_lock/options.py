@@ -52,6 +52,9 @@ class LockOptions:
 DEFAULTS = LockOptions()
 NAMES = tuple(field.name for field in fields(LockOptions))
 
+#: What is to come, by option: the whole option where there are no values.
+_LATER: dict[str, tuple[str, ...]] = {"limit": (), "on_conflict": ("queue",)}
+
 #: Names of other plugins' options that users bring along, and what they are called here.
 FOREIGN = {"expiry": "ttl", "lock_expiry": "ttl", "timeout": "ttl", "expire": "ttl"}
 
@@ -145,6 +148,9 @@ def check_options(given: Mapping[str, Any], *, spelt: Callable[[str], str] = str
     checked = {}
     for name, value in given.items():
         check = _CHECKS.get(name)
+        later = _LATER.get(name)
+        if later is not None and (not later or value in later):
+            raise LockConfigError(f"{spelt(name)}{f'={value!r}' if later else ''} is not supported yet")
         if check is None:
             raise unknown(spelt(name), map(spelt, NAMES), spelt(FOREIGN[name]) if name in FOREIGN else None)
         checked[name] = check(spelt(name), value)

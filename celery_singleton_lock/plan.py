@@ -26,6 +26,8 @@ ATTRIBUTE = "lock_"
 RESERVES = "_singleton_lock_reserves_prefix"
 #: The attributes that ask for a lock.
 ASKS = {ATTRIBUTE + name for name in NAMES}
+#: celery-singleton's own attribute.
+_MISNAMED = {ATTRIBUTE + "expiry"}
 _DAY = 24 * 3600.0
 _LEAST_DELIVERY_TTL = 2 * 3600.0
 #: Above every attempt: the rank of a record that answers all of them.
@@ -35,9 +37,10 @@ ALL_ATTEMPTS = 2**31
 def attribute_options(namespace: Mapping[str, Any], where: str) -> dict[str, Any]:
     """The checked ``lock_*`` options of a class body or of annotations. Raises `LockConfigError`."""
     given = {name[len(ATTRIBUTE) :]: value for name, value in namespace.items() if name.startswith(ATTRIBUTE)}
-    for name in set(given) & {"expiry"}:
-        warnings.warn(f"{where}: {ATTRIBUTE}{name} has no effect; set {ATTRIBUTE}{FOREIGN[name]}", stacklevel=4)
-        del given[name]
+    for name in _MISNAMED & namespace.keys():
+        short = name[len(ATTRIBUTE) :]
+        warnings.warn(f"{where}: {name} has no effect; set {ATTRIBUTE}{FOREIGN[short]}", stacklevel=4)
+        del given[short]
     try:
         return check_options(given, spelt=lambda name: ATTRIBUTE + name)
     except LockConfigError as error:
@@ -71,7 +74,7 @@ class Plan:
         for base in reversed(task.__mro__):
             namespace: Mapping[str, Any] = vars(base)
             if not reserved:  # a stranger's class may have an attribute of its own that begins with lock_
-                namespace = {name: namespace[name] for name in ASKS & namespace.keys()}
+                namespace = {name: namespace[name] for name in (ASKS | _MISNAMED) & namespace.keys()}
             attributes.update(attribute_options(namespace, f"task {self.name}"))
         annotated: dict[str, Any] = {}
         for layer in resolve_all(app.annotations, task):
@@ -80,6 +83,7 @@ class Plan:
         try:
             self.options: LockOptions = combine(annotated, decorator, attributes, self.settings.options)
             check_contradictions({**attributes, **decorator, **annotated}, self.options)
+            check_is_plain(inspect.getattr_static(task, "run"))
             self.signature = _signature(task)
             self.key = keys.compile_key(self.options.key)
             if self.options.key is not None or self.options.idempotency_key in (None, False):
@@ -163,6 +167,15 @@ class Plan:
         if self.options.idempotency_ttl is not None:
             return self.options.idempotency_ttl
         return self.delivery_ttl if work.fingerprint is None else _DAY
+
+
+def check_is_plain(fun: Any) -> None:
+    """Refuse an async function, which Celery does not run. Raises `LockConfigError`."""
+    if inspect.iscoroutinefunction(getattr(fun, "__func__", fun)):
+        raise LockConfigError(
+            f"{fun.__qualname__} is async, which Celery does not run: its lock would be freed before its body begins; "
+            "make it a plain function"
+        )
 
 
 def _signature(task: type[Task]) -> inspect.Signature:

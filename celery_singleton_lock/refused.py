@@ -111,6 +111,7 @@ class Refused:
         self._tell(signals.lock_unavailable, reason=error.reason, unlocked=isinstance(decision, RunUnlocked))
         if isinstance(decision, RunUnlocked):
             logger.error("%s: runs WITHOUT a lock (on_unavailable=%r): %s", self, "run", error)
+            self.message.forget_waits()
             with holding(Unlocked(self.work.key), outermost=self.message.in_worker):
                 return self.body()
         if isinstance(decision, SendAgain):

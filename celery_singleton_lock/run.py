@@ -223,5 +223,6 @@ def run_alone(task: Task, args: tuple[Any, ...], kwargs: Mapping[str, Any], body
         return call()
     if plan.options.enabled:
         return Run(task, plan, message, work, call).outcome()
+    message.forget_waits()
     with entering(message), holding(Lease.unguarded(work.key, work.record_id), outermost=message.in_worker):
         return call()

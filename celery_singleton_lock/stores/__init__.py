@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from ..errors import LockConfigError
 from ..keys import check_prefix
+from ..options import seconds
 from ..protocol import Store
 from .urls import SCHEMES, Url, read, redact, scheme_of
 
@@ -33,6 +34,7 @@ def open_store(
     before it counts as granted, not with a quorum. Raises `LockConfigError`, which shows no password.
     """
     check_prefix(prefix)
+    timeout = seconds("singleton_lock_timeout", timeout, least=0.01, most=60.0)
     if isinstance(min_replicas, bool) or not isinstance(min_replicas, int) or min_replicas < 0:
         raise LockConfigError("singleton_lock_min_replicas: give a whole number of 0 or more")
     if not isinstance(url, str):

@@ -293,6 +293,16 @@ def test_async_body() -> None:
         single_instance(key=KEY)(later)
 
 
+def test_async_body_of_a_task_class(app: Celery) -> None:
+    """So it is in a task of the base class, when it is bound."""
+
+    async def later(order_id: int) -> None:
+        """Never run."""
+
+    with pytest.raises(LockConfigError, match="async"):
+        app.task(base=SingleInstanceTask, lazy=False)(later)
+
+
 def test_attribute_spelling() -> None:
     """The attribute's spelling in the decorator gets the option's."""
     with pytest.raises(LockConfigError, match="did you mean 'ttl'"):

@@ -85,6 +85,15 @@ def test_blocking_waits_for_the_holder(store: Store) -> None:
     assert got == [True]
 
 
+@pytest.mark.parametrize("timeout", ["5", -1, float("nan"), True], ids=repr)
+def test_bad_blocking_timeouts(store: Store, timeout: Any) -> None:
+    """What is no length of time is refused before anything is asked (B25)."""
+    with pytest.raises(LockConfigError, match=r"^blocking_timeout: "):
+        Lock(store, KEY, blocking_timeout=timeout)
+    with pytest.raises(LockConfigError, match=r"^blocking_timeout: "):
+        Lock(store, KEY).acquire(blocking_timeout=timeout)
+
+
 def test_blocking_timeout_of_the_call_wins(store: Store) -> None:
     """`acquire(blocking_timeout=)` goes before the constructor's."""
     with Lock(store, KEY):

@@ -110,6 +110,12 @@ def test_choices_are_listed() -> None:
     assert refusal(on_conflict="ignore") == "on_conflict: 'ignore' is not one of 'retry', 'skip', 'wait', 'raise'"
 
 
+def test_options_that_are_to_come() -> None:
+    """What is known and not there yet is not taken for a slip."""
+    assert refusal(limit=3) == "limit is not supported yet"
+    assert refusal(on_conflict="queue") == "on_conflict='queue' is not supported yet"
+
+
 def test_values_of_strange_types_are_not_shown() -> None:
     """An error shows the type of what is no plain word, not its repr, which may hold secrets (B47)."""
     assert "hunter2" not in refusal(on_conflict=["hunter2"])

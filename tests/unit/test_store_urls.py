@@ -161,3 +161,10 @@ def test_nothing_is_connected_before_the_first_call() -> None:
 def test_milliseconds(seconds: float, whole: int) -> None:
     """A ttl reaches the server in whole milliseconds, and never as 0, which would delete the lock (B41)."""
     assert milliseconds(seconds) == whole
+
+
+@pytest.mark.parametrize("timeout", [-1, 0, "1", float("nan"), 3600], ids=repr)
+def test_bad_timeouts(timeout: Any) -> None:
+    """A bound that is none is refused, by the setting's name (B25)."""
+    with pytest.raises(LockConfigError, match=r"^singleton_lock_timeout: "):
+        open_store("redis://h", timeout=timeout)

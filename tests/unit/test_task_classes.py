@@ -282,6 +282,16 @@ def test_celery_singletons_attribute_is_a_warning() -> None:
         type("Charge", (SingleInstanceTask,), {"lock_expiry": 60})
 
 
+def test_celery_singletons_attribute_of_a_decorated_task(app: Celery) -> None:
+    """It is the same on a task that has its lock from the decorator."""
+
+    def charge() -> None:
+        """Nothing."""
+
+    with pytest.warns(UserWarning, match="lock_expiry has no effect; set lock_ttl"):
+        app.task(lazy=False, lock_expiry=60)(single_instance(key="x")(charge))
+
+
 def test_an_option_without_its_prefix_is_a_warning(app: Celery, recwarn: pytest.WarningsRecorder) -> None:
     """An attribute `ttl` does nothing on a SingleInstanceTask, and says so; `retry_backoff` is Celery's own (B25)."""
 

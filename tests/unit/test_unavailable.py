@@ -93,6 +93,22 @@ def test_run_without_a_lock(
     assert (record.levelno, "WITHOUT a lock" in record.getMessage()) == (logging.ERROR, True)
 
 
+def test_waits_end_where_a_body_runs_without_a_lock(app: Celery, worker: InlineWorker, flaky: FlakyStore) -> None:
+    """The waits before it are no part of the body's own retry."""
+
+    @app.task(bind=True, lazy=False)
+    @single_instance(key="order:{order_id}", on_unavailable="run")
+    def charge(self: Any, order_id: int) -> None:
+        raise self.retry(countdown=0)
+
+    flaky.fault = NO_ANSWER
+    charge.apply_async((7,), headers={HEADER: {"v": 1, "waits": 3, "since": 1.0, "begun": False}})
+    assert worker.run().state == "RETRY"
+    message = worker.take()
+    assert message is not None
+    assert (message.headers["retries"], message.headers.get(HEADER)) == (1, None)
+
+
 @pytest.mark.parametrize("policy", ["run", "retry"])
 def test_denied_never_runs_without_a_lock(app: Celery, worker: InlineWorker, flaky: FlakyStore, policy: str) -> None:
     """Denied credentials are no outage: no policy runs the body without a lock (B46, B47)."""

@@ -20,6 +20,7 @@ elseif mine then
   redis.call("SET", KEYS[1], "r" .. string.sub(lock, 2), "PX", ARGV[3])
   local time = redis.call("TIME")
   redis.call("ZADD", KEYS[4], time[1] * 1000 + math.floor(time[2] / 1000) + ARGV[3], ARGV[5])
+  if redis.call("PTTL", KEYS[4]) < tonumber(ARGV[3]) then redis.call("PEXPIRE", KEYS[4], ARGV[3]) end
 end
 if KEYS[5] and (mine or last <= tonumber(ARGV[2])) then -- else a newer owner's record stands
   redis.call("SET", KEYS[5], ARGV[7], "PX", ARGV[8])
