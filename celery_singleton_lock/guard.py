@@ -26,6 +26,9 @@ class Guard:
 
     ``release`` must be called whatever `acquire` did: an exception that lands inside it may have left a lock behind.
     It does nothing where there is nothing to free.
+
+    ``ttl``, ``at_least``, ``max_hold``: seconds; ``holder``: for logs, this process by default; ``record_id``,
+    ``rank``: of the record to be answered from; ``on_lost``: told of a lost lease, ``abort`` before it.
     """
 
     def __init__(
@@ -97,6 +100,7 @@ class Guard:
         self._hold = Hold(self._names, token, 0, self.ttl)
         self._unanswered = True
         sent = self._clock()
+        # Without a rank the lease carries the id for `claim` alone: there is no record to be answered from.
         asked_for = self.record_id if self.rank is not None else None
         ask = Ask(self._names, token, self.holder, self.ttl, asked_for, self.rank or 0, patience)
         try:

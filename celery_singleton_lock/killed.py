@@ -22,7 +22,7 @@ from .received import Received
 
 logger = logging.getLogger(__name__)
 
-#: The longest time, in seconds, that the parent looks after a killed child's lock.
+#: The longest time, in seconds, that the parent spends on a killed child's lock.
 PATIENCE = 1.0
 
 

@@ -151,13 +151,18 @@ class Run:
     def _free(self) -> None:
         if not self.guard.pending:
             return
-        write = self._record(*self._result) if self._result is not None else self._mark() if self._retried else None
         try:
-            held = self.guard.release(write)
+            held = self.guard.release(self._left_behind())
         except StoreUnavailable as error:  # the body's own outcome stands, and the lease runs out by itself
             logger.warning("%s: lock %s was not released and ends with its lease: %s", self, self.key_id, error)
         else:
             self._tell(signals.lock_released, held=held)
+
+    def _left_behind(self) -> Write | None:
+        """What the run leaves for repeats."""
+        if self._result is not None:
+            return self._record(*self._result)
+        return self._mark() if self._retried else None
 
     def _record(self, result: Any) -> Write | None:
         if self.work.rank is None:
@@ -213,9 +218,8 @@ def run_alone(task: Task, args: tuple[Any, ...], kwargs: Mapping[str, Any], body
     try:
         work = plan.work(plan.arguments(task, args, kwargs), message)
     except LockKeyError as error:
-        if isinstance(
-            error.__context__, SoftTimeLimitExceeded
-        ):  # it struck in a user's function, and is no key's fault
+        # A time limit that struck in a user's key function is no key's fault.
+        if isinstance(error.__context__, SoftTimeLimitExceeded):
             raise error.__context__ from None
         raise
     call = functools.partial(body, *args, **kwargs)

@@ -76,7 +76,7 @@ class Address:
         return self
 
     def doubt(self) -> None:
-        """What `locate` said last has led nowhere."""
+        """The server that `locate` named did not serve: look elsewhere next time."""
 
     def at(self, host: str, port: int) -> Address:
         """A server at another place of the same deployment."""

@@ -25,7 +25,7 @@ class BoundedSocket:
 
     @property
     def raw(self) -> Any:
-        """The socket itself, for who keeps time otherwise."""
+        """The socket itself, for callers that keep a deadline of their own."""
         return self._sock
 
     def begin(self, seconds: float) -> None:

@@ -50,7 +50,7 @@ def slot_of(names: Names) -> int:
 
 
 class _ByText(NamedTuple):
-    """A request with its script's text: whoever is asked by the way may not know it."""
+    """A request with its script's text: a node that is reached by ASK may not know the script yet."""
 
     request: Request
 

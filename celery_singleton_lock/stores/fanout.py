@@ -55,13 +55,16 @@ class FanOut:
         self._cut: set[int] = set()
         self._again: dict[int, tuple[list[Any], list[int]]] = {}  # replies so far, and which were sent by text
         self._poll = select.poll()
+        self._count: Callable[[int, Reply], bool] = lambda node, reply: False
+        self._enough = False
 
     def run(self, end: float, count: Callable[[int, Reply], bool]) -> None:
-        """Ask, and read until ``count(node, reply)`` says that it is enough, until every node has answered, or until
-        ``end`` on our clock."""
+        """Ask, and read replies until ``count(node, reply)`` says that it is enough.
+
+        It ends at ``end`` on our clock at the latest, and when every node has answered.
+        """
         tick = TICK_FIRST
         self._count = count
-        self._enough = False
         try:
             while True:
                 if self._unsent:

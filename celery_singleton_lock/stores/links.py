@@ -49,7 +49,8 @@ class Links:
         twice. Where no answer comes in time, ``behind`` follows on the same connection, which is then closed.
         """
         end = now() + seconds
-        unanswered = moved = False
+        unanswered = False  # the requests went out on a connection that broke: they may have been carried out, once
+        may_follow = self.address.follows  # to another server, where this one did not carry them out or is not there
         while True:
             try:
                 link = self._idle.pop()
@@ -57,34 +58,28 @@ class Links:
                 link = Link(self.address)
             try:
                 values = link.exchange(commands, seconds)
-                if self.address.follows and not moved and any(map(is_elsewhere, values)) and now() < end:
-                    moved = True
-                    seconds = self._elsewhere(link, end)
-                    continue
-                while then is not None and (more := then(values, end - now())):
-                    values += link.exchange(more, end - now())
-                self._idle.append(link)
-                return Replies(values, unanswered)
+                if not (may_follow and any(map(is_elsewhere, values)) and now() < end):
+                    while then is not None and (more := then(values, end - now())):
+                        values += link.exchange(more, end - now())
+                    self._idle.append(link)
+                    return Replies(values, unanswered)
+                may_follow = False
             except RedisError as error:
                 cut = link.owed > 0 and not isinstance(error, FINAL)
-                lost = not link.owed and not moved and self.address.follows
+                lost = not link.owed and may_follow
                 link.close(behind)
-                seconds = end - now()
-                if not (cut or lost) or (cut and unanswered) or seconds <= 0:
+                # Twice at most: who is cut off again learns that nobody can tell.
+                if not (cut or lost) or (cut and unanswered) or now() >= end:
                     raise unavailable(error) from error
                 unanswered = unanswered or cut
-                moved = moved or lost
-                self.close()  # the idle ones are most likely as dead
-                self.address.doubt()
+                may_follow = may_follow and not lost
             except BaseException:  # a time limit, say, while a reply is still to come
                 link.close(behind)
                 raise
-
-    def _elsewhere(self, link: Link, end: float) -> float:
-        link.close()
-        self.close()
-        self.address.doubt()
-        return end - now()
+            link.close()
+            self.close()  # the idle ones are most likely as dead
+            self.address.doubt()
+            seconds = end - now()
 
     def call_all(self, commands: Sequence[tuple[Names, Request]], seconds: float) -> list[Any]:
         """The reply to each command, or the error that stands for it. Raises `StoreUnavailable`."""

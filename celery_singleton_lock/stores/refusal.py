@@ -82,7 +82,7 @@ def is_elsewhere(reply: object) -> bool:
 
 
 def unavailable(error: RedisError) -> StoreUnavailable:
-    """The error of the store's own that says it."""
+    """The `StoreUnavailable` for a driver's error: its first word, or its type, and what the server said."""
     text = _WHERE.sub("", str(error).partition(", with args")[0])  # a server may repeat arguments there
     word = code(error)
     reason = text if word and text.startswith(word) else f"{word or type(error).__name__}: {text}"
