@@ -119,6 +119,18 @@ def test_release_is_asked_again(proxy: Proxy, store: Store, client: redis.Redis,
     assert answer.fence == anna.fence
 
 
+@pytest.mark.parametrize("cut", CUTS.values(), ids=CUTS)
+def test_release_of_unknown_outcome_is_no_loss(proxy: Proxy, store: Store, cut: Callable[[Proxy], None]) -> None:
+    """A release asked again finds no lock, since the first has freed it: the lease is not called lost."""
+    told: list[object] = []
+    guard = Guard(store, "order:7", ttl=30, renewer=Renewer(threaded=False), on_lost=told.append)
+    assert isinstance(guard.acquire(), Granted)
+    cut(proxy)
+    assert guard.release() is True
+    assert store.peek(names(store.prefix, "order:7")) is None
+    assert told == []
+
+
 def test_rest_asked_for_again(proxy: Proxy, store: Store) -> None:
     """A release that lets the resource rest, asked twice, lets it rest and does not free it."""
     anna = Client(store, "a")

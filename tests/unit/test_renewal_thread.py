@@ -41,9 +41,9 @@ class WatchedStore(MemoryStore):
 
 
 def guard(
-    store: MemoryStore, renewer: Renewer, key: str, ttl: float = 0.3, on_lost: Callable[[Lease], None] | None = None
+    store: MemoryStore, renewer: Renewer, key: str, ttl: float = 3.0, on_lost: Callable[[Lease], None] | None = None
 ) -> Guard:
-    """A lock that is held and renewed."""
+    """A lock that is held and renewed; by default for far longer than a slow machine stands still."""
     made = Guard(store, key, ttl=ttl, renewer=renewer, on_lost=on_lost)
     assert isinstance(made.acquire(), Granted)
     return made
@@ -76,7 +76,7 @@ def test_thread_comes_back() -> None:
     """After it ended, the next lease starts the thread again."""
     store, renewer = WatchedStore(), Renewer(idle=0.0)
     for count in (1, 2):
-        held = guard(store, renewer, "order:7")
+        held = guard(store, renewer, "order:7", ttl=1.5)
         assert store.wait_for(count)
         before = renewal_threads()
         held.release()
@@ -91,8 +91,8 @@ def test_short_lease_wakes_the_thread() -> None:
     long = guard(store, renewer, "long", ttl=3600)
     while renewer._wakes is None:  # until it waits
         assert renewal_threads()
-    short = guard(store, renewer, "short", ttl=0.2)
-    assert store.wait_for(4)
+    short = guard(store, renewer, "short", ttl=3.0)
+    assert store.wait_for(2)
     assert short.release()
     assert long.release()
 
@@ -115,12 +115,12 @@ def test_observers_fault_does_not_end_the_thread(fault: type[BaseException], cap
         raise fault("observer")
 
     store, renewer = WatchedStore(), Renewer(idle=0.0)
-    lost = guard(store, renewer, "lost", on_lost=broken)
-    kept = guard(store, renewer, "kept", ttl=0.5)
+    lost = guard(store, renewer, "lost", ttl=1.0, on_lost=broken)
+    kept = guard(store, renewer, "kept", ttl=3.0)
     assert lost.lease is not None
     store.release(Hold(lost._names, lost.lease.token, 0, 1.0))
     assert told.wait(20)
-    assert store.wait_for(store.renewed + 3)
+    assert store.wait_for(store.renewed + 2)
     assert kept.release()
 
 
@@ -133,7 +133,7 @@ from celery_singleton_lock.stores.memory import MemoryStore
 
 store = MemoryStore()
 own, shared = Renewer(idle=60), default_renewer()
-guards = [Guard(store, "own", ttl=0.3, renewer=own), Guard(store, "shared", ttl=0.3)]
+guards = [Guard(store, "own", ttl=3, renewer=own), Guard(store, "shared", ttl=3)]
 for guard in guards:
     guard.acquire()
 assert threading.active_count() == 3
@@ -145,7 +145,7 @@ if pid == 0:
         and [guard.release() for guard in guards] == [False, False]
         and all(store.renew([guard._hold], 1.0) == [True] for guard in guards)  # not released: still held
     )
-    fresh = Guard(store, "fresh", ttl=0.3)
+    fresh = Guard(store, "fresh", ttl=3)
     fresh.acquire()
     ok = ok and threading.active_count() == 2 and len(shared) == 1 and fresh.release()
     os._exit(0 if ok else 1)

@@ -130,3 +130,18 @@ def test_leftover_lease_is_not_believed(app: Celery, worker: InlineWorker, clock
     finally:
         left_over.__exit__(None, None, None)
     assert len({*tokens, stale.token}) == 3
+
+
+def test_lost_lease_still_covers_nested_calls(charge: Any) -> None:
+    """A body that was told of its loss may still call with its own key: a lock of its own would wait for itself."""
+    inner: list[Lease] = []
+
+    def nest() -> None:
+        lease = current_lease()
+        assert lease is not None
+        lease.lose("the server does not hold it any more")
+        inner.append(charge(7))
+
+    outer = charge(7, then=nest)
+    assert outer.lost
+    assert inner == [outer]
