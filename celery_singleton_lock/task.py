@@ -32,7 +32,7 @@ def install(cls: type[Task], decorator: Mapping[str, Any] | None = None) -> None
     inner = _unlocked_call(cls)
 
     def __call__(self: Task, *args: Any, **kwargs: Any) -> Any:
-        body = functools.partial(inner or Task.__call__, self)  # past the locks of the classes below: this one is enough
+        body = functools.partial(inner or Task.__call__, self)  # past the locks of the classes below: one is enough
         return run_alone(self, args, kwargs, body) if is_locked(type(self)) else body(*args, **kwargs)
 
     def on_bound(klass: type[Task], app: Celery) -> None:
