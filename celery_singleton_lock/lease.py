@@ -56,7 +56,7 @@ class Lease:
         self._deadline = min(sent + validity(ttl), self._last)
         self._reason: str | None = None
         self._ended = False
-        self._settling = threading.Lock()
+        self._lock = threading.Lock()
 
     @classmethod
     def unguarded(cls, key: str, record_id: str | None) -> Lease:
@@ -122,7 +122,7 @@ class Lease:
 
         False where it came too late.
         """
-        with self._settling:
+        with self._lock:
             if self.lost or self._ended:  # past its deadline: never revived, whatever the server says
                 return False
             if ttl in (None, self.ttl):  # one of another length was on its way while `resize` came
@@ -131,7 +131,7 @@ class Lease:
 
     def resize(self, sent: float, ttl: float) -> None:
         """An extension to ``ttl`` seconds is being sent at ``sent``: from now on trust no more than it would give."""
-        with self._settling:
+        with self._lock:
             self.ttl = ttl
             self._deadline = min(self._deadline, sent + validity(ttl))
 
@@ -141,7 +141,7 @@ class Lease:
         ``at_end``: the release itself found out; only then may an ended lease turn out to be lost. ``aside``: tell
         ``on_lost`` in a thread of its own, since the caller's must not wait for a user's code.
         """
-        with self._settling:
+        with self._lock:
             if self._reason is not None or self._ended is not at_end:
                 return False
             self._reason = reason
@@ -171,7 +171,7 @@ class Lease:
         """The body is over: nothing is lost any more, and nothing held."""
         if self.lost:
             self.lose(self.overdue())
-        with self._settling:
+        with self._lock:
             self._ended = True
 
 

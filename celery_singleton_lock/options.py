@@ -15,14 +15,14 @@ MIN_TTL = 0.05
 MAX_TTL = 24 * 3600.0
 
 
-class _Marker:
+class _DefaultResult:
     """The default of ``skip_result``: the marker dict, made per skip."""
 
     def __repr__(self) -> str:
         return "the skip marker"
 
 
-MARKER = _Marker()
+DEFAULT_RESULT = _DefaultResult()
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class LockOptions:
     retry_limit: int | None = None
     retry_timeout: float | None = None
     wait_timeout: float = 10.0
-    skip_result: Any = MARKER
+    skip_result: Any = DEFAULT_RESULT
     idempotency_key: Any = None
     idempotency_ttl: float | None = None
     idempotency_max_bytes: int = 64 * 1024

@@ -13,7 +13,7 @@ from .conflict import GiveUp, RunUnlocked, SendAgain, Skip, Waiter, backoff, on_
 from .errors import IdempotencyMismatch, LockTaken, SingletonLockError, StoreUnavailable
 from .lease import Unlocked, holding
 from .message import Message, end_silently
-from .options import MARKER
+from .options import DEFAULT_RESULT
 from .plan import Plan, Work
 from .protocol import Recorded, Taken
 
@@ -89,7 +89,7 @@ class Refused:
             logger.info("%s: skipped, %s", self, _describe(self.key_id, taken))
             self._tell(signals.lock_skipped, holder=holder)
             result = self.plan.options.skip_result
-            return records.skipped(holder, self.key_id) if result is MARKER else result
+            return records.skipped(holder, self.key_id) if result is DEFAULT_RESULT else result
         if isinstance(decision, SendAgain):
             logger.info("%s: sent again in %.2f s, %s", self, decision.countdown, _describe(self.key_id, taken))
             begun = waiter.begun or same_lineage(waiter, taken)

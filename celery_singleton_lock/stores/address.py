@@ -62,7 +62,7 @@ class Address:
             raise LockConfigError(f"singleton_lock_url: {self.shown!r} cannot be used: {text}") from None
 
     @property
-    def host(self) -> tuple[str, int]:
+    def where(self) -> tuple[str, int]:
         """Host and port; a socket's path and 0."""
         options = self._options
         return (options["path"], 0) if "path" in options else (options["host"], options["port"])

@@ -220,7 +220,7 @@ class Cluster:
             self._refreshing.release()
 
     def _candidates(self) -> list[Address]:
-        seeds = {seed.host: seed for seed in self._seeds}
+        seeds = {seed.where: seed for seed in self._seeds}
         known = {where: self._seeds[0].at(*where) for where in dict.fromkeys(self._owners.values())}
         places = {**known, **seeds}
         return [places[where] for where in sorted(places, key=lambda where: where == self._doubted)]
@@ -233,7 +233,7 @@ class Cluster:
             link.close()
         if isinstance(reply, RedisError):
             raise reply
-        return dict(_owned(reply, address.host[0]))
+        return dict(_owned(reply, address.where[0]))
 
 
 def _owned(reply: list[Any], asked: str) -> Iterator[tuple[int, Where]]:

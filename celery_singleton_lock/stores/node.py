@@ -77,7 +77,7 @@ class Node:
                 own = self._own(token) if token is not None else None
                 if own is not None:
                     return own
-                self._settle()
+                self._count_off()
             return self._idle.pop() if self._idle else None
 
     def _own(self, token: str) -> Stream | None:
@@ -87,7 +87,7 @@ class Node:
                 return parked.stream
         return None
 
-    def _settle(self) -> None:
+    def _count_off(self) -> None:
         """Count off the replies that have come. An entry leaves the queue before its connection goes elsewhere: an
         interrupted call may lose a connection, never have two callers share one."""
         for _ in range(min(len(self._parked), LOOKS)):

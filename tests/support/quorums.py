@@ -19,7 +19,7 @@ def settle(store: QuorumStore, timeout: float = 5.0) -> None:
     def settled() -> bool:
         for node in store.nodes:
             with node._lock:
-                node._settle()
+                node._count_off()
         return not any(node._parked for node in store.nodes)
 
     eventually(settled, timeout, "the last replies")
