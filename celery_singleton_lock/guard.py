@@ -163,7 +163,7 @@ class Guard:
             (held,) = self.store.renew([hold], call_timeout(self.store.timeout, min(ttl, self.ttl)))
             if held is None:
                 raise StoreUnavailable("too few servers answered to the extension")
-        except StoreUnavailable:
+        except BaseException:  # a time limit, too
             self.ttl = min(ttl, self.ttl)  # whichever of the two the servers have, or will have: it is no shorter
             self.lease.resize(sent, self.ttl)
             self._hold = self._hold._replace(ttl=self.ttl)

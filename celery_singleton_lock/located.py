@@ -33,18 +33,13 @@ def lock_url(setting: str, url: str | list[str] | tuple[str, ...], transport: Ma
             f"singleton_lock_url is not set, and {setting} names several servers; "
             "set singleton_lock_url to the one that keeps the locks"
         )
-    stated = dict(
-        parse_qsl(text.partition("?")[2], keep_blank_values=True)
-    )  # what the user's URL says has the last word
+    # What the user's URL says has the last word.
+    stated = dict(parse_qsl(text.partition("?")[2], keep_blank_values=True))
     query: dict[str, Any] = {}
     if isinstance(use_ssl, Mapping):
         query = {name: value for name, value in use_ssl.items() if str(name).startswith("ssl_")}
-    if (
-        scheme == "rediss"
-        and setting == "broker_url"
-        and not query
-        and not any(name.startswith("ssl_") for name in stated)
-    ):
+    says_nothing = not query and not any(name.startswith("ssl_") for name in stated)
+    if scheme == "rediss" and setting == "broker_url" and says_nothing:
         query["ssl_cert_reqs"] = "none"  # kombu's own default, said in a warning of its own: the broker is reached so
     if scheme == "redis" and query:
         text = f"rediss{text[len(scheme) :]}"

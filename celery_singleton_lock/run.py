@@ -61,7 +61,7 @@ class Run:
     def outcome(self) -> Any:
         """The call's result. Raises what the body raises, or what tells Celery to wait or to fail."""
         try:
-            return self._outcome()
+            return self._run_and_free()
         except SoftTimeLimitExceeded:
             if self._result is None:
                 raise
@@ -69,7 +69,7 @@ class Run:
             self._free_surely()
             return self._result[0]
 
-    def _outcome(self) -> Any:
+    def _run_and_free(self) -> Any:
         try:
             with entering(self.message):
                 return self._proceed()

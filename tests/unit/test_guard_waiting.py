@@ -152,6 +152,24 @@ def test_shorter_extension_in_doubt(
     assert not guard.lease.lost
 
 
+def test_extension_that_a_time_limit_interrupts(
+    make_guard: Callable[..., Guard], flaky: FlakyStore, renewer: Renewer, clock: ManualClock
+) -> None:
+    """After it the lease is renewed as before (B37)."""
+    guard = make_guard()
+    guard.acquire()
+    assert guard.lease is not None
+    flaky.fault = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt):
+        guard.extend(300)
+    flaky.fault = None
+    for _ in range(6):
+        clock.advance(TTL / 3)
+        renewer.tick()
+    assert not guard.lease.lost
+    assert guard.release() is True
+
+
 def test_extend_of_what_is_not_held(make_guard: Callable[..., Guard], flaky: FlakyStore, clock: ManualClock) -> None:
     """What is not held, lost or taken away is not extended, and nothing is created (B07)."""
     guard = make_guard()
