@@ -104,14 +104,20 @@ class TestEachWay:
     """on_conflict."""
 
     def test_retry_runs_after_the_holder(self, stage: Stage, name: str) -> None:
-        """B30: of two triggers, the second one runs once more after the first has ended."""
-        results = [stage.tasks.hold_retry.delay(name, value) for value in ("first", "second")]
-        first = stage.begun(name)["task_id"]
-        other = next(result for result in results if result.id != first)
-        stage.until_waiting(other.id)
-        eventually(lambda: other.state == "RETRY" and isinstance(other.result, LockTaken))
-        stage.go(name, 2)
-        assert [result.get(timeout=15) for result in results] == ["first", "second"]
+        """B30: a trigger that comes while the first one runs is run after it, and reads what the first one missed."""
+        first = stage.tasks.reads_first.delay(name)
+        assert stage.begun(name)["task_id"] == first.id
+        stage.notes.set(f"value:{name}", 1)
+        second = stage.tasks.reads_first.delay(name)
+        stage.until_waiting(second.id, 2)
+        eventually(lambda: second.state == "RETRY" and isinstance(second.result, LockTaken))
+        assert stage.notes.get(f"runs:{name}") == "1"
+        stage.go(name)
+        assert first.get(timeout=15) == 0
+        assert stage.begun(name)["task_id"] == second.id
+        stage.go(name)
+        assert second.get(timeout=15) == 1
+        assert stage.notes.get(f"runs:{name}") == "2"
 
     def test_skip_drops_the_trigger(self, stage: Stage, name: str) -> None:
         """B30: in skip mode the second trigger is answered at once, and never runs."""
