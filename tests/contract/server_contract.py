@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
@@ -150,6 +151,26 @@ class ServerContract(StoreContract):
             second.granted()
             second.release()
         assert client.zcard(first.names.listing) == 0
+
+    def test_growth(self, store: Store, client: redis.Redis) -> None:
+        """After 6,000 cycles every key has an end, and there is no more than one fence, record, rest for each (B48)."""
+        for number in range(6000):
+            one = Client(store, "abcdef"[number % 6], key=f"order:{number}")
+            one.granted()
+            if number % 3 == 0:
+                one.record()
+            else:
+                one.release(rest=60 if number % 3 == 1 else 0, unanswered=number % 6 == 5)
+        pipe = client.pipeline()
+        every = list(client.scan_iter(count=1000))
+        for key in every:
+            pipe.pttl(key)
+        assert min(pipe.execute()) > 0
+        kinds = Counter(key.split(":")[3] for key in every)
+        listings = kinds.pop("index")
+        assert listings <= 256
+        assert kinds == {"fence": 6000, "record": 2000, "lock": 2000, "refused": 1000}
+        assert sum(client.zcard(key) for key in every if key.endswith(":index")) == 2000
 
     @pytest.mark.parametrize("verb", ["acquire", "renew", "release", "record", "peek", "many"])
     def test_scripts_are_forgotten(

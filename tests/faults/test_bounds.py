@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -22,14 +23,16 @@ from ..support.network import Network
 from ..support.servers import StartServer
 from ..support.waiting import eventually
 from .conftest import Deployment
-from .test_quorum_rules import NAMES, granted, guard, settle, warm
+from .test_quorum_rules import NAMES, granted, guard, hold_of, settle, warm
 
 ROOT = Path(__file__).parents[2]
+#: Seconds that a busy machine may add to a call. Where a bound is asserted, a call without it takes longer by more.
+SLACK = 2.0
 
 
 def test_black_holed_server(deployment: Deployment) -> None:
     """B13: the loss is flagged at the local deadline, whatever the servers do; release and acquire are bounded."""
-    store = deployment.store(timeout=0.5)
+    store = deployment.store(timeout=5.0)  # the calls' bound is a quarter of the ttl
     warm(store)
     lost: list[float] = []
     began = time.monotonic()
@@ -37,15 +40,15 @@ def test_black_holed_server(deployment: Deployment) -> None:
     granted(one)
     for server in deployment.servers:
         server.pause()
-    eventually(lambda: lost, 5, "the loss")
-    assert 1.4 < lost[0] < 1.5 + 0.5  # the deadline, and a renewal under way
+    eventually(lambda: lost, message="the loss")
+    assert 1.4 < lost[0] < 1.5 + SLACK  # the deadline, and a renewal under way
     assert one.lease is not None
     assert one.lease.lost
     for call in (one.release, guard(store, ttl=1.5).acquire):
         began = time.monotonic()
         with pytest.raises(StoreUnavailable) as caught:
             call()
-        assert time.monotonic() - began < 0.375 + 0.3
+        assert time.monotonic() - began < 0.375 + SLACK
         assert (caught.value.denied, caught.value.contended) == (False, False)
 
 
@@ -53,23 +56,23 @@ def test_hung_before_the_first_call(five: Deployment) -> None:
     """Servers that accept and never answer cost nothing while a majority answers, and the bound when it does not."""
     for server in five.servers[:2]:
         server.pause()
-    store = five.quorum(timeout=0.5)
+    store = five.quorum(timeout=5.0)
     began = time.monotonic()
     one = guard(store)
     granted(one)
     assert one.release() is True
-    assert time.monotonic() - began < 0.4
+    assert time.monotonic() - began < SLACK
     five.servers[2].pause()
-    other = five.quorum(timeout=0.3)
+    other = five.quorum(timeout=0.5)
     began = time.monotonic()
     with pytest.raises(StoreUnavailable, match="2 of 5 servers answered, 3 are needed"):
         guard(other).acquire()
-    assert time.monotonic() - began < 0.6
+    assert time.monotonic() - began < 0.5 + SLACK
 
 
 def test_hung_at_release(five: Deployment) -> None:
     """Two hung servers do not delay a release, and are free once they answer again."""
-    store = five.quorum()
+    store = five.quorum(timeout=5.0)
     warm(store)
     one = guard(store)
     granted(one)
@@ -77,11 +80,33 @@ def test_hung_at_release(five: Deployment) -> None:
         server.pause()
     began = time.monotonic()
     assert one.release(Write("ab" * 16, 0, b"done", 60)) is True
-    assert time.monotonic() - began < 0.4
+    assert time.monotonic() - began < SLACK
     for server in five.servers[:2]:
         server.resume()
-    eventually(lambda: all(NAMES.lock not in keys for keys in five.stored()), 3, "the late release")
-    eventually(lambda: all(NAMES.record("ab" * 16) in keys for keys in five.stored()), 3, "the late record")
+    eventually(lambda: all(NAMES.lock not in keys for keys in five.stored()), message="the late release")
+    eventually(lambda: all(NAMES.record("ab" * 16) in keys for keys in five.stored()), message="the late record")
+
+
+def test_one_paused_server_delays_nothing(three: Deployment) -> None:
+    """B43 (b): beside one paused server of three, acquire, renewal and release end long before their bound of 5 s."""
+    store = three.quorum(timeout=5.0)
+    warm(store)
+    three.servers[0].pause()
+
+    def timed(call: Callable[[], object]) -> object:
+        began = time.monotonic()
+        answer = call()
+        assert time.monotonic() - began < SLACK
+        return answer
+
+    for _ in range(3):  # from the second round on, the paused server owes replies
+        one = guard(store)
+        assert isinstance(timed(one.acquire), Granted)
+        assert timed(lambda: store.renew([hold_of(one)], 5.0)) == [True]  # noqa: B023
+        assert timed(one.release) is True
+    three.servers[0].resume()
+    settle(store)
+    assert all(NAMES.lock not in keys for keys in three.stored())
 
 
 def test_large_batch_to_a_hung_server(three: Deployment) -> None:
@@ -97,7 +122,9 @@ def test_large_batch_to_a_hung_server(three: Deployment) -> None:
     settle(store)
     three.servers[0].pause()
     for _ in range(4):
-        assert store.renew(holds, 2.0) == [True] * 400  # type: ignore[arg-type]
+        began = time.monotonic()
+        assert store.renew(holds, 10.0) == [True] * 400  # type: ignore[arg-type]
+        assert time.monotonic() - began < 3 * SLACK
     three.servers[0].resume()
     for one in guards:
         one.release()
@@ -186,13 +213,13 @@ def test_slow_server_costs_nothing(three: Deployment) -> None:
     """A server that always answers later than the others is asked with a bounded number of connections."""
     store = three.quorum()
     warm(store)
-    three.cables[2].slow(0.02)
+    three.cables[2].slow(0.2)
     began = time.monotonic()
-    for _ in range(300):
+    for _ in range(60):
         one = guard(store)
         granted(one)
         one.release()
-    assert (time.monotonic() - began) / 300 < 0.015
+    assert (time.monotonic() - began) / 60 < 0.1  # two calls that waited for it would take 0.8 s
     node = store.nodes[2]
     assert len(node._parked) + len(node._idle) <= MOST_PARKED + 1
     settle(store)

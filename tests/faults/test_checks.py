@@ -216,7 +216,7 @@ from celery import Celery
 from celery_singleton_lock import single_instance
 
 app = Celery("shop", broker={broker!r})
-app.conf.update(singleton_lock_url="redis://:s3cret@127.0.0.1:1/0", singleton_lock_strict_checks={strict})
+app.conf.update(singleton_lock_url={url!r}, singleton_lock_strict_checks={strict})
 
 @app.task(reject_on_worker_lost=True)
 @single_instance
@@ -225,13 +225,18 @@ def charge(order_id):
 """
 
 
+def start(directory: Path, **values: Any) -> Worker:
+    """A worker of the app with ``values``; it may end by itself."""
+    (directory / "checked_app.py").write_text(APP.format(**values))
+    path = f"{Path(__file__).parents[2]}:{directory}"
+    return Worker("checked_app", name="w", directory=directory, env={"PYTHONPATH": path}, wait=False)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("strict", [False, True])
 def test_a_real_worker(valkey: Server, tmp_path: Path, strict: bool) -> None:
-    """The worker says each finding once and is ready; strictly it ends with all of them and no traceback."""
-    (tmp_path / "checked_app.py").write_text(APP.format(broker=valkey.url(), strict=strict))
-    path = f"{Path(__file__).parents[2]}:{tmp_path}"
-    worker = Worker("checked_app", name="w", directory=tmp_path, env={"PYTHONPATH": path}, wait=False)
+    """The worker says each finding once and is ready; strictly it ends with all of them in the error that ends it."""
+    worker = start(tmp_path, broker=valkey.url(), url="redis://:s3cret@127.0.0.1:1/0", strict=strict)
     try:
         if strict:
             eventually(lambda: not worker.running, 30, "the worker's end")
@@ -243,6 +248,25 @@ def test_a_real_worker(valkey: Server, tmp_path: Path, strict: bool) -> None:
             assert "WARNING" in worker.log()
         assert worker.log().count("Connection refused") == 1
         assert worker.log().count("has no effect without acks_late") == 1
+        assert "s3cret" not in worker.log()
+    finally:
+        worker.kill()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "url",
+    ["redis://:s3cret@localhost:port/0", "redis//:s3cret@localhost/0", "rediss://s3cret@localhost/0?ssl_cert_reqs=no"],
+)
+def test_a_real_worker_with_a_malformed_url(valkey: Server, tmp_path: Path, url: str) -> None:
+    """B46: the worker ends before it is ready, names the setting, and shows the secret nowhere in its output."""
+    worker = start(tmp_path, broker=valkey.url(), url=url, strict=False)
+    try:
+        eventually(lambda: not worker.running, 30, "the worker's end")
+        assert worker.exit_code not in (0, None)
+        assert "LockConfigError" in worker.log()
+        assert "singleton_lock_url: " in worker.log()
+        assert " ready." not in worker.log()
         assert "s3cret" not in worker.log()
     finally:
         worker.kill()

@@ -39,12 +39,12 @@ def test_calls_go_to_the_master(watched: Watched) -> None:
 
 def test_one_sentinel_is_enough(watched: Watched) -> None:
     """Sentinels that are dead, or silent, or know no such master cost their share of the bound and no more."""
-    store = open_store(watched.url(), timeout=1.0)
+    store = open_store(watched.url(), timeout=6.0)
     watched.sentinels[0].kill()
     watched.sentinels[1].pause()
     start = time.monotonic()
     take(store, "order:1")
-    assert time.monotonic() - start < 1.0
+    assert time.monotonic() - start < 5.0  # the silent one's share is a third
     watched.sentinels[1].resume()
     store.close()
 
@@ -94,7 +94,7 @@ def test_a_failover_is_followed(watched: Watched) -> None:
     start = time.monotonic()
     with pytest.raises(StoreUnavailable) as caught:
         take(store, "order:2")
-    assert time.monotonic() - start < 0.5 + 0.5
+    assert time.monotonic() - start < 0.5 + 2.0
     assert caught.value.denied is False
     watched.until_promoted()
     second = take(store, "order:2")  # the idle connection is to the dead one: the call finds the new one by itself

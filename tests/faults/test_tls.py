@@ -93,7 +93,7 @@ def test_the_wrong_kind_of_port(server: TlsServer) -> None:
         start = time.monotonic()
         with pytest.raises(StoreUnavailable) as caught:
             take(open_store(url, timeout=0.5), "order:1")
-        assert time.monotonic() - start < 0.5 + 0.5
+        assert time.monotonic() - start < 0.5 + 2.0
         assert caught.value.denied is False
 
 
@@ -103,7 +103,7 @@ def test_a_handshake_that_never_ends() -> None:
         start = time.monotonic()
         with pytest.raises(StoreUnavailable):
             take(open_store(f"rediss://:pw@127.0.0.1:{silent.getsockname()[1]}/1", timeout=0.4), "order:1")
-        assert time.monotonic() - start < 0.4 + 0.3
+        assert time.monotonic() - start < 0.4 + 2.0
 
 
 def test_a_quorum_by_tls(server: TlsServer, strict: TlsServer, certificates: Certificates, tmp_path: Path) -> None:

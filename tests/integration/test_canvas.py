@@ -97,11 +97,27 @@ class TestRefused:
             chord([stage.tasks.echo.s("ok"), stage.tasks.hold_raise.s(name)])(stage.tasks.collect.s()).get(timeout=15)
 
     def test_chain(self, stage: Stage, name: str, place: str) -> None:
-        """B03 (c): the chain's next step does not run."""
-        work = chain(stage.tasks.hold_raise.si(name), stage.tasks.noted.si("next", where=f"next:{name}"))
+        """B03 (c): the chain's next step does not run, nor is it sent."""
+        following = stage.tasks.noted.si("next", where=f"next:{name}").set(task_id=f"next-{name}")
+        work = chain(stage.tasks.hold_raise.si(name), following)
         with stage.outsider(resource(name)), pytest.raises(LockTaken):  # the eager one raises from the call itself
             work().parent.get(timeout=15)
+        # A worker sends the next step before it stores the result of the one before.
+        assert f"next-{name}" not in stage.notes.lrange("published", 0, -1)
         assert stage.noted(f"next:{name}") == []
+
+    def test_group(self, stage: Stage, name: str, place: str) -> None:
+        """B03 (d): a group ends; its refused members have failed with LockTaken, the others are done."""
+        with stage.outsider(resource(name)):
+            result = group(stage.tasks.hold_raise.s(name), stage.tasks.echo.s("ok"), stage.tasks.hold_raise.s(name))()
+            first, second, third = result.get(timeout=15, propagate=False)
+            with pytest.raises(LockTaken):
+                result.get(timeout=15)
+        assert [member.state for member in result.results] == ["FAILURE", "SUCCESS", "FAILURE"]
+        assert second == "ok"
+        for error in (first, third):
+            assert isinstance(error, LockTaken)
+            assert (error.key_id, error.holder) == (key_id(resource(name)), "an-outsider")
 
 
 class TestWaited:

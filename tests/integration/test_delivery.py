@@ -49,6 +49,29 @@ class TestWhileTheFirstRunLives:
         assert stage.notes.get(f"runs:{name}") == "1"
         assert stage.heard("lock_skipped", result.id) == []
 
+    def test_the_second_delivery_comes_to_another_worker(self, stage: Stage, name: str) -> None:
+        """B06: a second worker gets the copy while the first one is inside: at no time are both."""
+        first, second = (
+            stage.start_worker(pool="prefork", concurrency=1, args=["-Q", name], wait=False) for _ in range(2)
+        )
+        first.wait_until_ready()
+        second.wait_until_ready()
+        result = stage.tasks.hold_counted.apply_async([name], queue=name)
+        stage.begun(name)
+        redeliver(stage)
+        eventually(lambda: all(result.id in worker.log() for worker in (first, second)), message="the second delivery")
+        stage.until_waiting(result.id, 3)
+        assert stage.notes.get(f"runs:{name}") == "1"
+        stage.go(name)
+        assert result.get(timeout=15) == "held"
+        eventually(lambda: stage.heard("lock_replayed", result.id))
+        assert [note["count"] for note in stage.noted(f"inside:{name}")] == [1]
+        assert stage.notes.get(f"runs:{name}") == "1"
+        assert (result.state, result.result) == ("SUCCESS", "held")
+        assert stage.heard("lock_skipped", result.id) == []
+        for worker in (first, second):
+            worker.kill()
+
     def test_an_older_copy_ends_silently(self, stage: Stage, name: str) -> None:
         """B06: where the first delivery ended by its own retry, its copy is over: the newer message has the id."""
         result = stage.tasks.late_retry.delay(name)

@@ -13,8 +13,8 @@ from celery_singleton_lock import is_skipped
 from ..support.waiting import eventually
 from .stage import Stage, fence_name, key_id, lock_name, resource
 
-#: Seconds that two busy cores may add to what a test waits for.
-SLACK = 0.4
+#: Seconds that a busy machine may add to what a test waits for.
+SLACK = 2.0
 
 
 @pytest.fixture(scope="module")
@@ -33,18 +33,20 @@ def _until_renewed(stage: Stage, name: str) -> None:
         left.append(stage.locks.pttl(lock_name(resource(name))))
         return left[-1] > left[-2]
 
-    eventually(up, 3, "a renewal")
+    eventually(up, message="a renewal")
 
 
 class TestRenewal:
     """A body longer than its ttl."""
 
-    @pytest.mark.parametrize(("task", "ttl"), [("watch_brief", 0.4), ("watch", 0.9)])
-    def test_a_body_of_three_ttl_keeps_its_lease(self, stage: Stage, name: str, task: str, ttl: float) -> None:
+    @pytest.mark.parametrize(
+        ("task", "ttl"), [("watch_brief", 0.4), pytest.param("watch_long", 1.5, marks=pytest.mark.slow)]
+    )
+    def test_a_body_of_ten_ttl_keeps_its_lease(self, stage: Stage, name: str, task: str, ttl: float) -> None:
         """B41: sampled all the time, the lock is the same, its PTTL never above the ttl, never without an end."""
-        result = getattr(stage.tasks, task).delay(name, name, 3 * ttl)
+        result = getattr(stage.tasks, task).delay(name, name)
         token = stage.begun(name)["token"]
-        end = time.monotonic() + 2.7 * ttl
+        end = time.monotonic() + 10 * ttl
         samples = []
         while time.monotonic() < end:
             with stage.locks.pipeline() as pipe:
@@ -53,9 +55,9 @@ class TestRenewal:
             assert value.startswith(f"h:{token}:")
             samples.append(left)
             time.sleep(0.005)
+        stage.notes.set(f"stop:{name}", 1)
         assert 0 < min(samples) <= max(samples) <= ttl * 1000
-        assert len(samples) > 50
-        assert sum(b > a for a, b in pairwise(samples)) >= 5, "renewals at a third of the ttl"
+        assert sum(b > a for a, b in pairwise(samples)) >= 15, "renewals at a third of the ttl"
         assert result.get(timeout=15)["lost_at"] is None
         assert stage.lock(resource(name)) is None
         assert stage.heard("lease_lost", result.id) == []
@@ -82,14 +84,15 @@ class TestLoss:
 
     def test_a_vanished_key_is_not_made_again(self, stage: Stage, name: str) -> None:
         """B07 (a): after DEL the body learns of it within one renewal period; nothing creates the key again."""
-        result = stage.tasks.watch.delay(name, name)
+        result = stage.tasks.watch_slowly.delay(name, name)
         stage.begun(name)
         deleted = time.time()
         assert stage.locks.delete(lock_name(resource(name))) == 1
         lost = stage.note(f"lost:{name}")
-        assert lost["at"] - deleted <= 0.9 / 3 + SLACK
+        assert lost["at"] - deleted <= 6 / 3 + SLACK
         assert lost["remaining"] == 0
-        for _ in range(100):  # more than a ttl
+        end = time.monotonic() + 2.5  # the next renewal would have been after 2 s
+        while time.monotonic() < end:
             assert stage.lock(resource(name)) is None
             time.sleep(0.01)
         stage.go(name)
@@ -99,7 +102,7 @@ class TestLoss:
         assert stage.lock(resource(name)) is None
         assert stage.heard("lease_lost", result.id) == [
             {
-                "task": "locked.watch",
+                "task": "locked.watch_slowly",
                 "task_id": result.id,
                 "key_id": key_id(resource(name)),
                 "reason": "the server does not hold it any more",
@@ -113,13 +116,12 @@ class TestLoss:
         result = stage.tasks.watch.delay(name, name)
         stage.begun(name)
         other = f"h:{'ab' * 16}:99:[null,null,null,null]"
-        stage.locks.set(lock_name(resource(name)), other, px=20_000)
-        end = time.monotonic() + 20
+        stage.locks.set(lock_name(resource(name)), other, px=60_000)
+        end = stage.locks.pexpiretime(lock_name(resource(name)))
         stage.note(f"lost:{name}")
 
         def untouched() -> None:
-            left = stage.locks.pttl(lock_name(resource(name))) / 1000
-            assert abs(end - time.monotonic() - left) < 0.3
+            assert stage.locks.pexpiretime(lock_name(resource(name))) == end
             assert stage.lock(resource(name)) == other
 
         for _ in range(50):
@@ -162,39 +164,40 @@ class TestLoss:
         assert stage.tasks.watch.delay(name, "event-1").get(timeout=15)["run"] == result.id
         assert stage.notes.get(f"runs:{name}") == "1"
 
+    @pytest.mark.slow
     def test_a_silent_server_is_noticed_at_the_local_deadline(self, stage: Stage, name: str) -> None:
         """B07, B13: a server that stops answering: the body knows by its own clock, and its result is unchanged."""
         (worker,) = stage.workers
-        result = stage.tasks.watch_long.delay(name, name)
+        result = stage.tasks.watch_slowly.delay(name, name)
         stage.begun(name)
-        time.sleep(0.2)
         paused = time.time()
         stage.lock_server.pause()
         try:
             lost = stage.note(f"lost:{name}")
-            assert 1.5 * 2 / 3 - SLACK <= lost["at"] - paused <= 1.5 + SLACK
+            # The first renewal fails 2 s after the grant, or by its bound of 1 s later: that is no loss yet.
+            assert 6 - SLACK <= lost["at"] - paused <= 6 + SLACK
             stage.go(name)
             sent = time.monotonic()
             assert result.get(timeout=15)["reason"] == "it ran out before a renewal was confirmed"
-            assert time.monotonic() - sent < 2, "the release was not bounded"
+            assert time.monotonic() - sent < 1 + SLACK, "the release was not bounded"
             assert result.state == "SUCCESS"
         finally:
             stage.lock_server.resume()
         assert len(stage.heard("lease_lost", result.id)) == 1
         (line,) = [line for line in worker.log().splitlines() if result.id in line and "was not released" in line]
         assert "WARNING" in line
-        eventually(lambda: stage.lock(resource(name)) is None, 3)
+        eventually(lambda: stage.lock(resource(name)) is None)
         again = stage.tasks.hold_retry.delay(name)
         stage.go(name)
         assert again.get(timeout=15) == "held"
 
     def test_an_emptied_server_is_noticed(self, stage: Stage, name: str) -> None:
         """B07: a failover to an empty server, as a restart: the lease is lost, and nothing is made again."""
-        result = stage.tasks.watch.delay(name, name)
+        result = stage.tasks.watch_slowly.delay(name, name)
         stage.begun(name)
-        gone = time.time()
         stage.lock_server.restart()
-        assert stage.note(f"lost:{name}")["at"] - gone <= 0.9 + SLACK
+        back = time.time()
+        assert stage.note(f"lost:{name}")["at"] - back <= 6 / 3 + SLACK
         assert stage.lock(resource(name)) is None
         stage.go(name)
         assert result.get(timeout=15)["run"] == result.id

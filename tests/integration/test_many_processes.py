@@ -26,22 +26,30 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
         yield stage
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pool", ["prefork", "solo"])
 def test_a_killed_holder_is_gone_within_its_ttl(stage: Stage, name: str, pool: str) -> None:
-    """B15: SIGKILL for a whole worker: its lock has an end at all times, and is free within a ttl of 1 s."""
+    """B15: SIGKILL for a whole worker: its lock has an end that nothing puts off, within a ttl of 4 s."""
+
+    def left() -> int:
+        return int(stage.locks.pttl(lock_name(resource(name))))
+
     doomed = stage.start_worker(pool=pool, concurrency=1, args=["-Q", "doomed"])
-    stage.tasks.hold_short.apply_async([name], queue="doomed")
+    stage.tasks.hold_longer.apply_async([name], queue="doomed")
     stage.begun(name)
-    time.sleep(0.5)  # it has renewed
+    before = [left()]
+    eventually(lambda: before.append(left()) or before[-1] > before[-2], 10, "a renewal")
     doomed.kill()
     killed = time.monotonic()
-    left = stage.locks.pttl(lock_name(resource(name))) / 1000
-    assert 0.3 <= left <= 1
+    samples = [left()]
+    assert 0 < samples[0] <= 4000
     with pytest.raises(LockTaken):
-        stage.tasks.hold_short.delay(name).get(timeout=15)
-    eventually(lambda: stage.lock(resource(name)) is None, 3)
-    assert time.monotonic() - killed <= left + 0.2
-    result = stage.tasks.hold_short.delay(name)
+        stage.tasks.hold_longer.delay(name).get(timeout=15)
+    eventually(lambda: samples.append(left()) or samples[-1] == -2, 10, "the end of the lock")
+    assert time.monotonic() - killed <= samples[0] / 1000 + 2
+    assert samples == sorted(samples, reverse=True), "its end was put off after the kill"
+    assert -1 not in samples
+    result = stage.tasks.hold_longer.delay(name)
     stage.go(name)
     assert result.get(timeout=15) == "held"
 
@@ -94,12 +102,12 @@ def test_a_resting_resource(stage: Stage, name: str) -> None:
     """at_least: after a run its resource rests, for others; the task's own next attempt takes it over at once."""
     start = time.monotonic()
     assert stage.tasks.rests.delay(name, 3).get(timeout=15) == 2
-    assert time.monotonic() - start < 0.8
+    assert time.monotonic() - start < 3
     assert stage.lock(resource(name)) is not None
-    assert 0 < stage.locks.pttl(lock_name(resource(name))) <= 800
+    assert 0 < stage.locks.pttl(lock_name(resource(name))) <= 3000
     with pytest.raises(LockTaken):
         stage.tasks.hold_raise.delay(name).get(timeout=15)
-    eventually(lambda: stage.lock(resource(name)) is None, 2)
+    eventually(lambda: stage.lock(resource(name)) is None, message="the end of the rest")
 
 
 @pytest.mark.slow

@@ -9,7 +9,6 @@ import pytest
 from celery import chain, chord
 
 from ..support.rabbitmq import RabbitMQ
-from ..support.waiting import eventually
 from .stage import Stage
 
 pytestmark = pytest.mark.slow
@@ -78,4 +77,4 @@ def test_a_killed_workers_message_is_run_again(stage: Stage, name: str) -> None:
     stage.go(name)
     assert result.get(timeout=15) == "held"
     assert stage.notes.get(f"runs:{name}") == "2"
-    eventually(lambda: stage.heard("lock_skipped", result.id) == [])
+    assert stage.heard("lock_skipped", result.id) == []

@@ -8,10 +8,10 @@ from uuid import uuid4
 
 import pytest
 
-from celery_singleton_lock import LockTaken, is_skipped
+from celery_singleton_lock import LockTaken
 
 from ..support.waiting import eventually
-from .stage import Stage, key_id, lock_name, resource
+from .stage import PREFIX, Stage, key_id, lock_name, resource
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ class TestOwnRetry:
         assert sorted(stage.notes.lrange("marker", 0, -1)) == sorted(names)
         waits = [stage.heard("lock_waiting", result.id) for result in results]
         assert any(waits), "no retry met its own lock: the test has tested nothing"
-        assert not [stage.heard("lock_skipped", result.id) for result in results if is_skipped(result.result)]
+        assert not [told for result in results for told in stage.heard("lock_skipped", result.id)]
 
     def test_a_retry_of_another_task_waits_in_skip_mode(self, stage: Stage, name: str) -> None:
         """B02: a second attempt is not skipped either when a stranger has the resource by then."""
@@ -57,10 +57,36 @@ class TestOwnRetry:
         stage.go(name)
         assert other.get(timeout=15) == "other"
 
+    @pytest.mark.slow  # the thread that renews goes after five seconds without a lease
+    def test_nothing_goes_on_during_a_countdown(self, stage: Stage, name: str) -> None:
+        """B29: while its retry waits, a worker has no lock, lists none as held, and no thread of it renews."""
+
+        def listed() -> bool:
+            keys = stage.locks.keys(f"{PREFIX}:1:*:index")
+            return any(stage.locks.zscore(key, resource(name)) is not None for key in keys)
+
+        def threads() -> int:
+            return int(stage.tasks.renewal_threads.apply_async(queue=name).get(timeout=15))
+
+        with stage.outsider(resource(name)):
+            assert listed()
+        worker = stage.start_worker(pool="threads", concurrency=2, args=["-Q", name])
+        result = stage.tasks.retried_later.apply_async([name, 60], queue=name)
+        stage.begun(name)
+        eventually(lambda: result.state == "RETRY")
+        assert stage.lock(resource(name)) is None
+        assert not listed()
+        eventually(lambda: threads() == 0, message="the thread's end")
+        assert stage.lock(resource(name)) is None
+        assert not listed()
+        assert result.state == "RETRY"
+        assert stage.notes.get(f"runs:{name}") == "1"
+        worker.kill()
+
     def test_the_waits_of_one_attempt_are_forgotten(self, stage: Stage, name: str) -> None:
         """B05: the second attempt's first lock wait is a first one again, with the shortest backoff."""
         with stage.outsider(resource(name)):
-            result = stage.tasks.retried_later.delay(name, 0.5)
+            result = stage.tasks.retried_later.delay(name, 3)
             stage.until_waiting(result.id, 4)
         stage.begun(name)
         eventually(lambda: stage.lock(resource(name)) is None)

@@ -12,8 +12,8 @@ from celery_singleton_lock import StoreUnavailable
 from ..support.waiting import eventually
 from .stage import Stage, resource
 
-#: Seconds that two busy cores may add to what a test waits for.
-SLACK = 1.0
+#: Seconds that a busy machine may add to what a test waits for.
+SLACK = 3.0
 
 
 @pytest.fixture(scope="module")
@@ -45,9 +45,13 @@ class TestAtAcquire:
     """The outage is there when the task starts."""
 
     def test_retry_waits_for_the_server(self, stage: Stage, name: str, outage: Callable[[], None]) -> None:
-        """on_unavailable="retry" is closed: the message waits, as for a lock, and runs when the server is back."""
+        """B13: on_unavailable="retry" is closed: the message waits, as for a lock, from a quarter of the ttl (of 3 s)
+        at the latest, and runs when the server is back."""
         outage()
+        start = time.monotonic()
         result = stage.tasks.hold_retry.delay(name)
+        stage.until_waiting(result.id)
+        assert time.monotonic() - start <= 3 / 4 + SLACK
         stage.until_waiting(result.id, 2)
         eventually(lambda: result.state == "RETRY" and isinstance(result.result, StoreUnavailable))
         assert stage.notes.get(f"runs:{name}") is None
@@ -68,7 +72,7 @@ class TestAtAcquire:
         assert len(stage.heard("lock_waiting", result.id)) == 2
 
     def test_raise_fails_at_once(self, stage: Stage, name: str, outage: Callable[[], None]) -> None:
-        """on_unavailable="raise" fails with StoreUnavailable, within a quarter of the ttl (of 3 s)."""
+        """B13: on_unavailable="raise" fails with StoreUnavailable, within a quarter of the ttl (of 3 s)."""
         outage()
         start = time.monotonic()
         with pytest.raises(StoreUnavailable) as caught:
@@ -78,11 +82,14 @@ class TestAtAcquire:
         assert stage.notes.get(f"runs:{name}") is None
 
     def test_run_is_loud_and_has_no_fence(self, stage: Stage, name: str, outage: Callable[[], None]) -> None:
-        """on_unavailable="run" runs without a lock: an ERROR in the log, a signal, no lease in the body."""
+        """B13: on_unavailable="run" runs without a lock, from a quarter of the ttl (of 3 s) at the latest: an ERROR in
+        the log, a signal, no lease in the body."""
         (worker,) = stage.workers
         outage()
+        start = time.monotonic()
         result = stage.tasks.open_run.delay(name)
         begun = stage.begun(name)
+        assert time.monotonic() - start <= 3 / 4 + SLACK
         assert (begun["token"], begun["fence"]) == (None, None)
         stage.go(name)
         assert result.get(timeout=15) == "held"
@@ -100,7 +107,7 @@ class TestAtAcquire:
                 stage.tasks.open_raise.delay(name).get(timeout=15)
         finally:
             stage.lock_server.resume()
-        eventually(lambda: stage.locks.keys(f"*refused*{name}*"), 3, "the undo of the late request")
+        eventually(lambda: stage.locks.keys(f"*refused*{name}*"), message="the undo of the late request")
         assert stage.lock(resource(name)) is None
 
 
@@ -108,7 +115,8 @@ class TestAtRelease:
     """The outage begins while the body runs."""
 
     def test_the_result_is_unchanged(self, stage: Stage, name: str, outage: Callable[[], None]) -> None:
-        """What the body returned is the result, in bounded time; a WARNING says that the lock was not freed."""
+        """B49: what the body returned is the result, in bounded time, and it ran once; a WARNING says that the lock
+        was not freed."""
         (worker,) = stage.workers
         result = stage.tasks.hold_retry.delay(name)
         stage.begun(name)
@@ -120,12 +128,20 @@ class TestAtRelease:
         assert result.state == "SUCCESS"
         (line,) = [line for line in worker.log().splitlines() if result.id in line and "was not released" in line]
         assert "WARNING" in line
+        back(stage)
+        eventually(lambda: stage.lock(resource(name)) is None, message="the end of the lock that was not freed")
+        self._ran_once(stage, name, result.id)
+
+    def _ran_once(self, stage: Stage, name: str, task_id: str) -> None:
+        assert task_id not in stage.notes.lrange("published", 0, -1), "it was sent again"
+        assert stage.notes.get(f"runs:{name}") == "1"
 
     def test_an_error_is_unchanged(self, stage: Stage, name: str, outage: Callable[[], None]) -> None:
-        """What the body raised is the result, too."""
+        """B49: what the body raised is the result, too, and it ran once."""
         result = stage.tasks.fails.delay(name)
         stage.begun(name)
         outage()
         stage.go(name)
         with pytest.raises(ValueError, match="the body's own"):
             result.get(timeout=15)
+        self._ran_once(stage, name, result.id)

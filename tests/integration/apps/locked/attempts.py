@@ -57,7 +57,7 @@ def retried_by_celery(self: Task, resource: str) -> str:
 
 
 @app.task(bind=True)
-@single_instance(key="res:{resource}", **QUICK)
+@single_instance(key="res:{resource}", ttl=3, **QUICK)
 def retried_later(self: Task, resource: str, countdown: float = 30) -> str:
     """Retries after a while."""
     begin(self, resource)

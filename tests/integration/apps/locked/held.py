@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from celery import Task
@@ -31,6 +32,7 @@ hold_limited = _holder("hold_limited", retry_limit=2)
 hold_until = _holder("hold_until", retry_timeout=0.5)
 hold_late = _holder("hold_late", LATE, on_conflict="skip", ttl=1)
 hold_short = _holder("hold_short", on_conflict="raise", ttl=1)
+hold_longer = _holder("hold_longer", on_conflict="raise", ttl=4)
 skip_with_zero = _holder("skip_with_zero", on_conflict="skip", skip_result=0)
 open_run = _holder("open_run", on_unavailable="run")
 open_raise = _holder("open_raise", on_unavailable="raise")
@@ -43,6 +45,27 @@ def fails(self: Task, resource: str) -> None:
     begin(self, resource)
     wait_for_go(resource)
     raise ValueError("the body's own")
+
+
+@app.task(bind=True)
+@single_instance(key="res:{resource}", ttl=3, **QUICK)
+def reads_first(self: Task, resource: str) -> int:
+    """Reads a value when it begins, and works with that until the test lets it end."""
+    value = int(notes.get(f"value:{resource}") or 0)
+    begin(self, resource)
+    wait_for_go(resource)
+    return value
+
+
+@app.task(bind=True, **LATE)
+@single_instance(key="res:{resource}", on_conflict="skip", ttl=3, **QUICK)
+def hold_counted(self: Task, resource: str) -> str:
+    """Says how many are inside, itself counted."""
+    say(f"inside:{resource}", count=notes.incr(f"within:{resource}"), pid=os.getpid())
+    begin(self, resource)
+    wait_for_go(resource)
+    notes.decr(f"within:{resource}")
+    return "held"
 
 
 @app.task(bind=True, base=Told)

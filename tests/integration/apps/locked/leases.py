@@ -16,7 +16,7 @@ from .base import QUICK, Told, app, begin, notes, say, wait_for_go
 def _watcher(name: str, ttl: float) -> Any:
     @app.task(bind=True, base=Told, name=f"locked.{name}")
     @single_instance(key="res:{resource}", ttl=ttl, on_conflict="skip", idempotency_key="{event}")
-    def watch(self: Task, resource: str, event: str, seconds: float = 20.0) -> dict[str, Any]:
+    def watch(self: Task, resource: str, event: str, seconds: float = 60.0) -> dict[str, Any]:
         begin(self, resource)
         lease = current_lease()
         assert lease is not None
@@ -35,7 +35,8 @@ def _watcher(name: str, ttl: float) -> Any:
 
 
 #: They look at their own lease all the time.
-watch = _watcher("watch", 0.9)
+watch = _watcher("watch", 3)
+watch_slowly = _watcher("watch_slowly", 6)
 watch_long = _watcher("watch_long", 1.5)
 watch_brief = _watcher("watch_brief", 0.4)
 
@@ -60,7 +61,7 @@ def renewal_threads() -> int:
 
 
 @app.task(bind=True)
-@single_instance(key="res:{resource}", ttl=1, at_least=0.8, **QUICK)
+@single_instance(key="res:{resource}", ttl=4, at_least=3, **QUICK)
 def rests(self: Task, resource: str, attempts: int = 1) -> int:
     """Its resource rests after it, but not for its own next attempt."""
     begin(self, resource)
@@ -79,5 +80,7 @@ class Daily(SingleInstanceTask):
 @app.task(bind=True, base=Daily, name="locked.tick", lock_key="tick:{name}", lock_at_least=0.7)
 def tick(self: Task, name: str) -> str:
     """What beat sends: once a slot, however many beats there are."""
-    say(f"ticks:{name}", at=time.time())
+    lease = current_lease()
+    assert lease is not None
+    say(f"ticks:{name}", task_id=self.request.id, fence=lease.fence)
     return "ticked"
