@@ -23,7 +23,7 @@ from ..support.network import Network
 from ..support.servers import StartServer
 from ..support.waiting import eventually
 from .conftest import Deployment
-from .test_quorum_rules import NAMES, granted, guard, hold_of, settle, warm
+from .rules import NAMES, granted, guard, hold_of, settle, warm
 
 ROOT = Path(__file__).parents[2]
 #: Seconds that a busy machine may add to a call. Where a bound is asserted, a call without it takes longer by more.

@@ -22,7 +22,7 @@ from ..support.process import Process
 from ..support.servers import Server, StartServer, missing, valkey_binary
 from ..support.waiting import eventually
 from .conftest import Deployment
-from .test_quorum_rules import granted, guard, warm
+from .rules import granted, guard, warm
 
 ROOT = Path(__file__).parents[2]
 TTL = 2.0
