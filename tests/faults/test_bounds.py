@@ -20,10 +20,11 @@ from celery_singleton_lock.stores.node import MOST_PARKED
 from celery_singleton_lock.stores.quorum import QuorumStore
 
 from ..support.network import Network
+from ..support.quorums import settle
 from ..support.servers import StartServer
 from ..support.waiting import eventually
 from .conftest import Deployment
-from .rules import NAMES, granted, guard, hold_of, settle, warm
+from .rules import NAMES, granted, guard, hold_of, warm
 
 ROOT = Path(__file__).parents[2]
 #: Seconds that a busy machine may add to a call. Where a bound is asserted, a call without it takes longer by more.
