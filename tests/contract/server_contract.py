@@ -143,6 +143,14 @@ class ServerContract(StoreContract):
         long.renew(ttl=600)
         assert about(door.lifetimes()[long.names.listing], 600)
 
+    def test_index_of_a_resting_lock_alone(self, store: Store, client: redis.Redis, door: BackDoor) -> None:
+        """An index that is gone comes back with a resting lock in it, and with an end (B48)."""
+        (resting,) = self.bucket(store, 1)
+        resting.granted(ttl=300)
+        client.delete(resting.names.listing)
+        resting.release(rest=200)
+        assert about(door.lifetimes()[resting.names.listing], 200)
+
     def test_index_is_swept(self, store: Store, client: redis.Redis) -> None:
         """What ran out leaves the index in time: it does not grow without end (B48)."""
         first, second = self.bucket(store, 2)
