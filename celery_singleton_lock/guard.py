@@ -71,8 +71,8 @@ class Guard:
 
     @property
     def pending(self) -> bool:
-        """Whether there may be something to free."""
-        return self._hold is not None
+        """Whether there may be something to free. A forked child frees nothing: the lease is its parent's."""
+        return self._hold is not None and os.getpid() == self._pid
 
     def acquire(self) -> Granted | Taken | Recorded:
         """Ask once. Raises `StoreUnavailable`."""
@@ -185,7 +185,7 @@ class Guard:
         Raises `StoreUnavailable`: then the lease runs out by itself, and another `release` tries again.
         """
         hold = self._hold
-        if hold is None or os.getpid() != self._pid:  # a forked child frees nothing: the lease is its parent's
+        if hold is None or not self.pending:
             return False
         rest = 0.0
         if self.lease is not None:

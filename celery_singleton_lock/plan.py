@@ -220,3 +220,8 @@ def plan_of(task: type[Task], decorator: Mapping[str, Any]) -> Plan:
     if plan is None:
         plan = _plans[task] = Plan(task, task._get_app(), decorator)
     return plan
+
+
+def forget_plan(task: type[Task]) -> None:
+    """The class is bound anew: its next run makes a plan for the app that it has now."""
+    _plans.pop(task, None)

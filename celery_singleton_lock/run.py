@@ -95,8 +95,8 @@ class Run:
         try:
             with holding(lease, outermost=self.message.in_worker):
                 self._result = (self._call(lease),)
-        except Retry:
-            self._retried = True
+        except Retry as retry:
+            self._retried = retry.sig is not None  # else nothing was sent: raised by hand
             raise
         except _Aborted:
             raise self._loss() from None
@@ -106,18 +106,23 @@ class Run:
 
     def _ask(self, refused: Refused) -> Any:
         answer = self._ask_once(refused)
-        if isinstance(answer, Recorded) and self._is_anothers_mark(answer):
+        if isinstance(answer, Recorded) and self._is_no_answer(answer):
             self.guard.rank = ALL_ATTEMPTS  # now only the record of a run that is done is an answer
             answer = self._ask_once(refused)
         return answer
 
-    def _is_anothers_mark(self, answer: Recorded) -> bool:
-        """Whether another message of the same idempotency key has left it, whose own retry is on its way."""
+    def _is_no_answer(self, answer: Recorded) -> bool:
+        """Whether it is the mark of a retry that is not this message's.
+
+        Another message of the same idempotency key has left it; or this one has the id of an earlier message, whose
+        retries are over, or which has replaced itself, and is a new one. A copy is known as such by the broker.
+        """
         try:
             record = records.decode(answer.body)
         except ValueError:
             return False
-        return record.state == "retried" and record.task_id != self.message.task_id
+        copy = record.task_id == self.message.task_id and self.message.begun
+        return record.state == "retried" and not copy
 
     def _ask_once(self, refused: Refused) -> Any:
         if self.plan.options.on_conflict == "wait":

@@ -10,7 +10,7 @@ from typing import Any
 from celery import Celery, Task
 
 from .options import NAMES
-from .plan import ATTRIBUTE, RESERVES, Plan, attribute_options, is_locked, plan_of
+from .plan import ATTRIBUTE, RESERVES, Plan, attribute_options, forget_plan, is_locked, plan_of
 from .run import Body, run_alone
 from .settings import LockSettings
 from .worker import add_checks
@@ -27,19 +27,19 @@ def install(cls: type[Task], decorator: Mapping[str, Any] | None = None) -> None
     """
     if decorator is not None:
         cls._singleton_lock_decorator = {**_decorated(cls), **decorator}
-    if _has_lock(cls):
+    if hasattr(vars(cls).get("__call__"), "singleton_lock_inner"):
         return
     inner = _unlocked_call(cls)
 
     def __call__(self: Task, *args: Any, **kwargs: Any) -> Any:
-        body = functools.partial(inner or Task.__call__, self)  # past the locks of the classes below: one is enough
+        body = functools.partial(inner, self) if inner is not None else super(cls, self).__call__
         return run_alone(self, args, kwargs, body) if is_locked(type(self)) else body(*args, **kwargs)
 
     def on_bound(klass: type[Task], app: Celery) -> None:
         own_on_bound(klass, app) if own_on_bound else super(cls, klass).on_bound(app)
-        if is_locked(klass) and _locked_first(klass) is cls:
-            install(klass)  # a subclass of a decorated class; it may have a __call__ of its own, which is outermost
+        if klass is cls and is_locked(klass):
             Plan(klass, app, _decorated(klass), LockSettings(app))  # only to check: settings may still change
+            forget_plan(klass)  # it may have been another app's
             add_checks(app)
 
     def singleton_lock_plan(klass: type[Task]) -> Plan:
@@ -51,15 +51,18 @@ def install(cls: type[Task], decorator: Mapping[str, Any] | None = None) -> None
     cls.__call__ = __call__
     cls.on_bound = classmethod(on_bound)
     cls.singleton_lock_plan = classmethod(singleton_lock_plan)
+    if not issubclass(cls, SingleInstanceTask):  # whose subclasses are locked as they are made, too
+        _lock_subclasses(cls)
 
 
-def _has_lock(cls: type) -> bool:
-    return hasattr(vars(cls).get("__call__"), "singleton_lock_inner")
+def _lock_subclasses(cls: type[Task]) -> None:
+    own = vars(cls).get("__init_subclass__")
 
+    def __init_subclass__(klass: type[Task], /, **kwargs: Any) -> None:
+        own.__func__(klass, **kwargs) if own is not None else super(cls, klass).__init_subclass__(**kwargs)
+        install(klass)  # it may bring a __call__ or an on_bound of its own
 
-def _locked_first(cls: type[Task]) -> type:
-    """The class that brought the lock to ``cls``: itself, or the nearest of its bases."""
-    return next(filter(_has_lock, cls.__mro__))
+    cls.__init_subclass__ = classmethod(__init_subclass__)  # type: ignore[assignment]
 
 
 def _decorated(cls: type[Task]) -> Mapping[str, Any]:

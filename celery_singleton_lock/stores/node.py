@@ -174,6 +174,9 @@ class Node:
             self._connecting = True
         try:
             threading.Thread(target=self._connect, name="singleton-lock-connect", daemon=True).start()
+        except RuntimeError:  # the system has no thread to give
+            self._connecting = False
+            return StoreUnavailable(f"{self.address.shown}: no thread can be started to connect")
         except BaseException:
             self._connecting = False
             raise

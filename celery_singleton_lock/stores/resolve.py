@@ -15,7 +15,8 @@ class _Lookup:
     def __init__(self, resolver: Resolver, host: str, port: int) -> None:
         self._resolver = resolver
         self._host, self._port = host, port
-        self.done = threading.Event()
+        self._ended = False
+        self._gates: list[threading.Lock] = []
         self.found: list[str] = []
         self.error: Exception | None = None
 
@@ -27,7 +28,20 @@ class _Lookup:
             self.error = error
         finally:
             self._resolver.ended(self._host, self._port)
-            self.done.set()
+            self._ended = True
+            for gate in self._gates:
+                gate.release()
+
+    def wait(self, seconds: float) -> bool:
+        """Whether it has ended, waited for ``seconds`` at most.
+
+        Each caller has a lock of its own. They share no Condition: a time limit that strikes inside of it, which is
+        Python code, would leave its lock taken, and everybody waiting for ever.
+        """
+        gate = threading.Lock()
+        gate.acquire()
+        self._gates.append(gate)  # before the look: it is opened, or the end is seen
+        return self._ended or gate.acquire(timeout=seconds)
 
 
 class Resolver:
@@ -40,12 +54,13 @@ class Resolver:
     def addresses(self, host: str, port: int, seconds: float) -> list[str]:
         """The numeric addresses of ``host``, in the system's order.
 
-        Raises TimeoutError where they are not known within ``seconds``, else what ``socket.getaddrinfo`` raises.
+        Raises TimeoutError where they are not known within ``seconds``, else what ``socket.getaddrinfo`` raises, or
+        OSError where no thread can be started.
         """
         if _is_numeric(host):
             return [host]
         lookup = self._lookup(host, port)
-        if not lookup.done.wait(max(0.0, seconds)):
+        if not lookup.wait(max(0.0, seconds)):
             raise TimeoutError("the host's name was not resolved in time")
         if lookup.error is not None:
             raise type(lookup.error)(*lookup.error.args)  # anew: callers share the lookup, and a traceback grows
@@ -55,10 +70,13 @@ class Resolver:
         with self._lock:
             lookup = self._running.get((host, port))
             if lookup is None:
-                lookup = self._running[host, port] = _Lookup(self, host, port)
                 try:
+                    lookup = self._running[host, port] = _Lookup(self, host, port)
                     threading.Thread(target=lookup.run, name="singleton-lock-resolve", daemon=True).start()
-                except BaseException:
+                except RuntimeError:  # the system has no thread to give
+                    self.ended(host, port)
+                    raise OSError("no thread can be started to look up the host's name") from None
+                except BaseException:  # nobody may wait for one that does not run
                     self.ended(host, port)
                     raise
             return lookup

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import threading
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from celery import Celery
+from celery.exceptions import Retry
 
 from celery_singleton_lock import current_lease, single_instance
 from celery_singleton_lock.keys import names
@@ -153,6 +155,71 @@ def test_older_copies_of_a_retried_message_end(
     assert worker.run(retry, redelivered=True).result == "done"
     assert ran == [0, 1]
     assert worker.waiting() == 0
+
+
+@pytest.mark.parametrize("options", [{}, {"idempotency_key": "charge-{order_id}"}], ids=["delivery", "idempotency key"])
+def test_a_failed_tasks_id_is_sent_anew(
+    app: Celery, worker: InlineWorker, ran: list[Any], options: dict[str, Any]
+) -> None:
+    """The marks of retries that are over end no new message of the same id, but copies of the old one."""
+
+    @app.task(bind=True, lazy=False, acks_late=True, max_retries=1, name="shop.charge")
+    @single_instance(key="order:{order_id}", **options)
+    def charge(self: Any, order_id: int) -> str:
+        ran.append(self.request.retries)
+        if len(ran) < 3:
+            raise self.retry(exc=OSError("the gateway is away"), countdown=0)
+        return "done"
+
+    task_id = uuid4().hex
+    charge.apply_async((7,), task_id=task_id)
+    message = worker.take()
+    assert [worker.run(message).state, worker.run().state] == ["RETRY", "FAILURE"]
+    assert worker.run(message, redelivered=True).state == "FAILURE"
+    assert ran == [0, 1]
+    charge.apply_async((7,), task_id=task_id)
+    assert worker.run().result == "done"
+    assert ran == [0, 1, 0]
+
+
+@pytest.mark.parametrize("options", [{}, {"idempotency_key": "charge-{order_id}"}], ids=["delivery", "idempotency key"])
+def test_a_retried_task_replaces_itself(
+    app: Celery, worker: InlineWorker, ran: list[Any], options: dict[str, Any]
+) -> None:
+    """The replacement has the id and no retries: it is no older copy, and runs."""
+
+    @app.task(bind=True, lazy=False, acks_late=True, name="shop.charge")
+    @single_instance(key="order:{order_id}", **options)
+    def charge(self: Any, order_id: int, page: int = 0) -> str:
+        ran.append((self.request.retries, page))
+        if len(ran) == 1:
+            raise self.retry(countdown=0)
+        if page == 0:
+            raise self.replace(self.s(order_id, page=1))
+        return "done"
+
+    charge.delay(7)
+    for _ in range(3):
+        outcome = worker.run()
+    assert ran == [(0, 0), (1, 0), (0, 1)]
+    assert outcome.result == "done"
+
+
+def test_a_retry_by_hand_leaves_no_mark(app: Celery, worker: InlineWorker, ran: list[Any]) -> None:
+    """`raise Retry()` sends nothing: the delivery that ends so is to be done again."""
+
+    @app.task(lazy=False, acks_late=True, name="shop.charge")
+    @single_instance(key="order:{order_id}")
+    def charge(order_id: int) -> str:
+        ran.append(order_id)
+        if len(ran) == 1:
+            raise Retry("by hand")
+        return "done"
+
+    charge.delay(7)
+    message = worker.take()
+    assert worker.run(message).state == "RETRY"
+    assert worker.run(message, redelivered=True).result == "done"
 
 
 def test_a_mark_answers_no_other_message(app: Celery, worker: InlineWorker, ran: list[Any]) -> None:

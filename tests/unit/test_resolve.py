@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import socket
+import sys
 import threading
 from collections.abc import Iterator
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ import pytest
 from celery_singleton_lock import StoreUnavailable, open_store
 from celery_singleton_lock.keys import names
 from celery_singleton_lock.protocol import Ask, Holder
+from celery_singleton_lock.stores import resolve
 from celery_singleton_lock.stores.resolve import Resolver
 
 
@@ -77,6 +80,56 @@ def test_silent_name_server(name_server: NameServer) -> None:
         with pytest.raises(TimeoutError):
             resolver.addresses("locks.example", 6379, 0.001)
     assert len(name_server.asked) == 1
+    name_server.answers.set()
+    assert resolver.addresses("locks.example", 6379, 30.0) == ["192.0.2.1", "192.0.2.2"]
+
+
+def test_no_thread_to_be_had(name_server: NameServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the system gives no thread, that is a server out of reach, and no lookup that others would wait for."""
+
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    resolver = Resolver()
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", start)
+        with pytest.raises(OSError, match="no thread"):
+            resolver.addresses("locks.example", 6379, 30.0)
+        with pytest.raises(StoreUnavailable):
+            open_store("redis://locks.example").peek(names("x", "order:7"))
+    name_server.answers.set()
+    assert resolver.addresses("locks.example", 6379, 30.0) == ["192.0.2.1", "192.0.2.2"]
+
+
+def test_interrupted_callers_stop_nobody(name_server: NameServer) -> None:
+    """A time limit at any line of a caller that waits: the next gives up in time, and then gets the answer (B37)."""
+    resolver = Resolver()
+    waits = {Resolver.addresses.__code__, resolve._Lookup.wait.__code__}
+    struck: set[int] = set()
+
+    def strike(frame: FrameType, event: str, arg: object) -> Any:
+        if frame.f_code not in waits:
+            return None
+        if event in ("line", "return"):
+            count[0] -= 1
+            if count[0] == 0:
+                raise KeyboardInterrupt
+        return strike
+
+    for moment in range(1, 20):
+        count = [moment]
+        sys.settrace(strike)
+        try:
+            resolver.addresses("locks.example", 6379, 0.001)
+        except KeyboardInterrupt:
+            struck.add(moment)
+        except TimeoutError:
+            pass
+        finally:
+            sys.settrace(None)
+        with pytest.raises(TimeoutError):
+            resolver.addresses("locks.example", 6379, 0.001)
+    assert len(struck) > 8
     name_server.answers.set()
     assert resolver.addresses("locks.example", 6379, 30.0) == ["192.0.2.1", "192.0.2.2"]
 

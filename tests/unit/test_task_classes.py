@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from celery import Celery, Task, chord
@@ -248,6 +249,94 @@ class TestDecoratedBase:
 
         assert app.register_task(Own())(7) == "order:7"
         assert calls == [True]
+
+    def test_an_on_bound_of_its_own(self, app: Celery, base: type[Task]) -> None:
+        """Celery's `on_bound` is an empty hook: a subclass whose own calls no super() has its lock and checks, too."""
+
+        class Own(base):  # type: ignore[misc, valid-type]
+            name = "shop.own"
+
+            @classmethod
+            def on_bound(cls, app: Celery) -> None:
+                """Something else."""
+
+            def __call__(self, *args: Any, **kwargs: Any) -> Any:
+                return self.run(*args, **kwargs)
+
+            def run(self, order_id: int) -> str | None:
+                lease = current_lease()
+                return lease.key if lease else None
+
+        assert app.register_task(Own())(7) == "order:7"
+        assert StartupChecks in app.steps["worker"]
+
+    def test_an_init_subclass_of_its_own(self, app: Celery) -> None:
+        """A decorated class may have an `__init_subclass__`: it is called, and its subclasses have the lock."""
+        made: list[str] = []
+
+        @single_instance(key=KEY)
+        class Base(Task):
+            abstract = True
+
+            def __init_subclass__(cls, **kwargs: Any) -> None:
+                made.append(cls.__name__)
+
+        @app.task(base=Base, lazy=False)
+        def charge(order_id: int) -> str | None:
+            lease = current_lease()
+            return lease.key if lease else None
+
+        assert charge(7) == "order:7"
+        assert made == ["charge"]
+
+
+def test_a_call_further_down(app: Celery) -> None:
+    """A `__call__` of a class that stands behind the locked one is run, as Python's order of classes has it."""
+    calls: list[bool] = []
+
+    class Context(Task):
+        abstract = True
+
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            calls.append(current_lease() is not None)
+            return super().__call__(*args, **kwargs)
+
+    class Base(SingleInstanceTask):
+        abstract = True
+        lock_key = KEY
+
+    class Own(Base, Context):
+        abstract = True
+
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            return super().__call__(*args, **kwargs)
+
+    @app.task(base=Own, lazy=False)
+    def charge(order_id: int) -> int:
+        return order_id
+
+    assert charge(7) == 7
+    assert calls == [True]
+
+
+def test_a_class_on_two_apps(make_app: MakeApp) -> None:
+    """A class-based task that is registered anew has its lock where its app has it now."""
+
+    class Charge(SingleInstanceTask):
+        name = "shop.charge"
+        lock_key = KEY
+
+        def run(self, order_id: int) -> int:
+            return order_id
+
+    first = make_app(singleton_lock_url=f"memory://{uuid4().hex}")
+    assert first.register_task(Charge())(7) == 7
+    second = make_app(singleton_lock_url=f"memory://{uuid4().hex}")
+    charge = second.register_task(Charge())
+    with Lock(settings_of(first).store, "order:7"):
+        assert charge(7) == 7
+    with Lock(settings_of(second).store, "order:7"), pytest.raises(LockTaken):
+        charge(7)
 
 
 def test_class_options_are_checked_at_once() -> None:

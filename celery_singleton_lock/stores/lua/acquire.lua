@@ -32,7 +32,6 @@ if mine then
 else
   if least == 0 then least = time[1] * 1000000 + time[2] end
   least = math.max(last + 1, least)
-  if time[2] % 16 == 0 then redis.call("ZREMRANGEBYSCORE", KEYS[4], "-inf", ms) end -- a sweep, now and then
 end
 fence = string.format("%.0f", least) -- not tostring(): it cuts a time in microseconds to 14 digits
 local value = "h:" .. ARGV[1] .. ":" .. fence .. ":" .. ARGV[2]
@@ -41,5 +40,8 @@ if not redis.call("SET", KEYS[1], value, "PX", ARGV[3], lock and "XX" or "NX") t
 end
 redis.call("SET", KEYS[2], string.format("%.0f", math.max(last, least)), "PX", ARGV[4])
 redis.call("ZADD", KEYS[4], ms + ARGV[3], ARGV[5])
+if time[2] % 16 == 0 then -- a sweep, now and then; not before the SET, which a full server then lets through
+  redis.call("ZREMRANGEBYSCORE", KEYS[4], "-inf", ms)
+end
 if redis.call("PTTL", KEYS[4]) < tonumber(ARGV[3]) then redis.call("PEXPIRE", KEYS[4], ARGV[3]) end
 return fence
