@@ -14,6 +14,7 @@ import redis
 from celery import Task
 from celery.exceptions import SoftTimeLimitExceeded
 from celery.signals import worker_init
+from celery.worker.request import Request
 
 from celery_singleton_lock import LeaseLost, current_lease, open_store, signals, single_instance
 
@@ -29,7 +30,7 @@ LATE: dict[str, Any] = {"acks_late": True, "reject_on_worker_lost": True}
 
 def say(where: str, **fields: Any) -> None:
     """Notes ``fields`` under ``where``."""
-    notes.rpush(where, json.dumps(fields))
+    notes.rpush(where, json.dumps(fields, default=repr))
 
 
 def _say_signal(sender: Any, signal: Any, task_id: str, **fields: Any) -> None:
@@ -88,6 +89,32 @@ limited = _life("limited", max_hold=1, ttl=0.6)
 aborted = _life("aborted", {"autoretry_for": (Exception,), "default_retry_delay": 0}, ttl=0.6, on_lost="abort")
 named = _life("named", {"autoretry_for": (LeaseLost,), "default_retry_delay": 0}, ttl=0.6, on_lost="abort")
 resting = _life("resting", at_least=2)
+
+
+class LingersRequest(Request):  # type: ignore[misc]
+    """In the parent: after a hard limit and the task's hooks it stays until the test says so."""
+
+    def on_timeout(self, soft: bool, timeout: float) -> None:
+        super().on_timeout(soft, timeout)
+        key = self.args[0]
+        say(f"over:{key}", pid=os.getpid(), lease=current_lease())
+        notes.blpop([f"end:{key}"], 30)
+
+
+class Lingers(Task):  # type: ignore[misc]
+    """Says where its hooks run, and under which lease."""
+
+    abstract = True
+    Request = LingersRequest
+
+    def on_failure(self, exc: Any, task_id: str, args: Any, kwargs: Any, einfo: Any) -> None:
+        say(f"hook:{args[0]}", hook="on_failure", pid=os.getpid(), lease=current_lease())
+
+    def after_return(self, status: str, retval: Any, task_id: str, args: Any, kwargs: Any, einfo: Any) -> None:
+        say(f"hook:{args[0]}", hook="after_return", pid=os.getpid(), lease=current_lease())
+
+
+lingers = _life("lingers", {"base": Lingers}, ttl=6)
 
 
 @app.task(bind=True)
