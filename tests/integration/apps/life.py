@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import subprocess
 import sys
 import threading
 import time
-from typing import Any, NoReturn
+from typing import Any
 
 import redis
 from celery import Task
@@ -89,6 +90,7 @@ limited = _life("limited", max_hold=1, ttl=0.6)
 aborted = _life("aborted", {"autoretry_for": (Exception,), "default_retry_delay": 0}, ttl=0.6, on_lost="abort")
 named = _life("named", {"autoretry_for": (LeaseLost,), "default_retry_delay": 0}, ttl=0.6, on_lost="abort")
 resting = _life("resting", at_least=2)
+beside = _life("beside", ttl=1.5)
 
 
 class LingersRequest(Request):  # type: ignore[misc]
@@ -144,21 +146,48 @@ def spins(self: Task, key: str, seconds: float) -> bool:
 
 @app.task(bind=True, **LATE)
 @single_instance(key="res:{key}", ttl=1.5)
-def forks(self: Task, key: str, seconds: float) -> list[Any]:
-    """Starts a program and a forked process, which hold nothing and free nothing."""
+def forks(self: Task, key: str, way: str) -> bool:
+    """Runs a program, and forks a process that runs a locked task of its own and outlives this body."""
     begin(self, key)
+    subprocess.run([sys.executable, "-c", "pass"], check=True)
+    if way == "multiprocessing":
+        multiprocessing.current_process()._config["daemon"] = False  # a pool's child may have none, else
+        multiprocessing.get_context("fork").Process(target=beside, args=(f"{key}-child", 60)).start()
+    elif os.fork() == 0:
+        try:
+            beside(f"{key}-child", 60)
+        finally:
+            os._exit(0)
+    wait(key, 60)
     lease = current_lease()
     assert lease is not None
-    subprocess.run([sys.executable, "-c", "pass"], check=True)
+    return lease.lost
+
+
+@app.task(bind=True)
+@single_instance(key="res:{key}", ttl=20)
+def splits(self: Task, key: str) -> bool:
+    """Forks a process that leaves this call at once; whether the lease is lost at the end."""
+    begin(self, key)
     pid = os.fork()
-    if pid == 0:
-        _threads_in_fork()
-    time.sleep(seconds)
-    return [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), lease.lost, lease.remaining() > 0]
+    if pid:
+        os.waitpid(pid, 0)
+        say(f"left:{key}")
+        wait(key, 60)
+    lease = current_lease()
+    assert lease is not None
+    return lease.lost
 
 
-def _threads_in_fork() -> NoReturn:
-    os._exit(0 if not any(thread.name == "singleton-lock-renewal" for thread in threading.enumerate()) else 1)
+@app.task
+def leaves_twice(key: str) -> bool:
+    """No lock: what it calls is left by two processes, and the second one ends here."""
+    pid = os.getpid()
+    try:
+        return bool(splits(key))
+    finally:
+        if os.getpid() != pid:
+            os._exit(0)
 
 
 @app.task

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 
+import psutil
 import pytest
 
 from ...support.waiting import eventually
+from ...support.worker import Worker
 from .life import Life
 
 
@@ -24,19 +28,71 @@ def test_a_client_used_before_the_fork(life: Life, key: str) -> None:
     worker.stop()
 
 
-def test_a_body_that_forks(life: Life, key: str) -> None:
-    """B36: a program and a forked process of the body: neither renews nor frees; the lease (ttl 1.5 s) lives on."""
-    worker = life.start_worker(concurrency=1, args=["-Q", key])
-    result = life.tasks.forks.apply_async([key, 2], queue=key)
-    first = life.begun(key)
-    for _ in range(15):
-        holder = life.holder(key)
-        assert holder is not None
-        assert holder.token == first["token"]
+@pytest.fixture(scope="module")
+def worker(life: Life) -> Worker:
+    """A prefork worker of one child."""
+    return life.start_worker(concurrency=1, args=["-Q", "forks"])
+
+
+def _held_by(life: Life, key: str, token: str) -> bool:
+    holder = life.holder(key)
+    return holder is not None and holder.token == token
+
+
+def _has_ended(pid: int) -> bool:
+    """Nobody may have waited for it yet."""
+    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+@pytest.mark.parametrize("way", ["fork", "multiprocessing"])
+def test_a_body_that_forks(life: Life, worker: Worker, key: str, way: str) -> None:
+    """B36: a forked process outlives the body: the body's lock is freed at its end and stays so.
+
+    The process's own lock (ttl 1.5 s) is renewed; it neither renews, nor frees, nor loses the body's."""
+    result = life.tasks.forks.apply_async([key, way], queue="forks")
+    first, child = life.begun(key), life.begun(f"{key}-child")
+    assert first["pid"] != child["pid"]
+    for _ in range(25):
+        assert _held_by(life, key, first["token"])
+        assert _held_by(life, f"{key}-child", child["token"])
         time.sleep(0.1)
-    assert result.get(timeout=15) == [0, False, True]
+    life.go(key)
+    assert result.get(timeout=15) is False
+    for _ in range(12):
+        assert life.holder(key) is None
+        assert _held_by(life, f"{key}-child", child["token"])
+        time.sleep(0.1)
+    life.go(f"{key}-child")
+    eventually(lambda: _has_ended(child["pid"]))
     assert life.holder(key) is None
-    worker.stop()
+    assert life.holder(f"{key}-child") is None
+    assert life.noted(f"lease_lost:{result.id}") == []
+
+
+def test_a_forked_process_renews_its_own_alone(life: Life, worker: Worker, key: str) -> None:
+    """B36: the body's process stands still: its lease ends by its ttl (1.5 s), though its forked child is awake."""
+    result = life.tasks.forks.apply_async([key, "fork"], queue="forks")
+    first, child = life.begun(key), life.begun(f"{key}-child")
+    os.kill(first["pid"], signal.SIGSTOP)
+    try:
+        eventually(lambda: life.holder(key) is None, 15)
+        assert _held_by(life, f"{key}-child", child["token"])
+    finally:
+        life.go(key)
+        life.go(f"{key}-child")
+        os.kill(first["pid"], signal.SIGCONT)
+    assert result.get(timeout=15) is True
+
+
+def test_a_forked_process_that_leaves_the_call(life: Life, worker: Worker, key: str) -> None:
+    """B36: the body forks, and the child returns through the locked call: the lock is still the parent's (ttl 20 s)."""
+    result = life.tasks.leaves_twice.apply_async([key], queue="forks")
+    first = life.begun(key)
+    life.note(f"left:{key}")
+    assert _held_by(life, key, first["token"])
+    life.go(key)
+    assert result.get(timeout=15) is False
+    assert life.holder(key) is None
 
 
 @pytest.mark.slow
