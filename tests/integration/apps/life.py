@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import multiprocessing
 import os
@@ -131,17 +132,39 @@ def cleans_up(self: Task, key: str, seconds: float) -> str:
     return "slept"
 
 
-@app.task(bind=True)
-@single_instance(key="res:{key}", ttl=0.5, on_lost="abort")
-def spins(self: Task, key: str, seconds: float) -> bool:
-    """Never yields to another greenlet: whether it knows at its end that its lease is lost."""
-    begin(self, key)
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        pass
+def _is_lost() -> bool:
     lease = current_lease()
     assert lease is not None
     return lease.lost
+
+
+@app.task(bind=True, **LATE)
+@single_instance(key="res:{key}", ttl=1.5, on_lost="abort")
+def spins(self: Task, key: str, path: str) -> bool:
+    """Never yields to another greenlet until the file is there: whether it knows then that its lease is lost."""
+    begin(self, key)
+    while not os.path.exists(path):
+        pass
+    return _is_lost()
+
+
+@app.task(bind=True, **LATE)
+@single_instance(key="res:{key}", ttl=1.5)
+def stuck(self: Task, key: str, path: str) -> bool:
+    """One C call keeps the GIL until something is in the named pipe: whether it knows then that its lease is lost."""
+    begin(self, key)
+    with open(path, "rb", buffering=0) as pipe:
+        ctypes.PyDLL(None).read(pipe.fileno(), ctypes.create_string_buffer(1), ctypes.c_size_t(1))
+        return _is_lost()
+
+
+@app.task(bind=True, **LATE)
+@single_instance(key="res:{key}", ttl=1.5)
+def knows(self: Task, key: str) -> bool:
+    """Whether it knows, when the test lets it end, that its lease is lost."""
+    begin(self, key)
+    wait(key, 60)
+    return _is_lost()
 
 
 @app.task(bind=True, **LATE)
@@ -159,9 +182,7 @@ def forks(self: Task, key: str, way: str) -> bool:
         finally:
             os._exit(0)
     wait(key, 60)
-    lease = current_lease()
-    assert lease is not None
-    return lease.lost
+    return _is_lost()
 
 
 @app.task(bind=True)
@@ -174,9 +195,7 @@ def splits(self: Task, key: str) -> bool:
         os.waitpid(pid, 0)
         say(f"left:{key}")
         wait(key, 60)
-    lease = current_lease()
-    assert lease is not None
-    return lease.lost
+    return _is_lost()
 
 
 @app.task
