@@ -63,6 +63,7 @@ def test_warm_shutdown(life: Life, key: str) -> None:
     eventually(lambda: not worker.running)
     assert worker.exit_code == 0
     assert life.holder(key) is None
+    assert life.noted(f"lease_lost:{result.id}") == []
 
 
 def test_cold_shutdown(life: Life, key: str) -> None:
@@ -119,8 +120,8 @@ def _cut_off(life: Life, worker: Worker) -> int:
 def test_broker_loss(life: Life, key: str) -> None:
     """B37: worker_cancel_long_running_tasks_on_connection_loss: the body unwinds, its message comes back and runs.
 
-    It does not wait for the lease (ttl 20 s), and no lock is left."""
-    conf = {"worker_cancel_long_running_tasks_on_connection_loss": True}
+    It does not wait for the lease (ttl 20 s): the body itself has freed it. No lock is left."""
+    conf = {"worker_cancel_long_running_tasks_on_connection_loss": True, "singleton_lock_free_killed": False}
     worker = life.start_worker(concurrency=1, args=["-Q", key], conf=conf)
     result = life.tasks.late.apply_async([key, 60], queue=key)
     life.begun(key)
