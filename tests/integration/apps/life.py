@@ -217,6 +217,14 @@ def quick(number: int) -> int:
 
 
 @app.task
+@single_instance(key="res:{key}", ttl=0.5, on_conflict="raise")
+def at_once(key: str, seconds: float) -> float:
+    """Fails if its lock is not free."""
+    time.sleep(seconds)
+    return seconds
+
+
+@app.task
 def threads() -> list[int]:
     """No lock: this process's pid, threads, and open files."""
     return [os.getpid(), threading.active_count(), len(os.listdir("/proc/self/fd"))]
