@@ -5,12 +5,14 @@ from __future__ import annotations
 import functools
 import json
 import os
+import time
 from collections.abc import Callable
 from typing import Any
 
 import redis
 from celery import Celery, Task, shared_task
 from celery.contrib.abortable import AbortableTask
+from celery.exceptions import Ignore, Reject, Retry
 
 from celery_singleton_lock import SingleInstanceTask, current_lease, single_instance
 
@@ -76,7 +78,7 @@ class Reports(Task):  # type: ignore[misc]
         try:
             return super().__call__(*args, **kwargs)
         except Exception as error:
-            notes.rpush("reported", type(error).__name__)
+            notes.rpush(f"reported:{args[0]}", json.dumps(type(error).__name__))
             raise
 
 
@@ -124,7 +126,9 @@ app.register_task(Classy())
 
 
 def tracked(task: Task) -> Task:
-    """What an error tracker does to every task: it wraps run and __call__ on the task object, once it is made."""
+    """What an error tracker does to every task: it wraps run and __call__ on the task object, once it is made.
+
+    What Celery itself raises to steer a task is no error to it."""
     for name in ("run", "__call__"):
         setattr(task, name, _reporting(getattr(task, name)))
     type(task).__call__ = _reporting(type(task).__call__)
@@ -136,8 +140,10 @@ def _reporting(function: Callable[..., Any]) -> Callable[..., Any]:
     def inner(*args: Any, **kwargs: Any) -> Any:
         try:
             return function(*args, **kwargs)
+        except (Ignore, Reject, Retry):
+            raise
         except Exception as error:
-            notes.rpush("tracked", type(error).__name__)
+            notes.rpush(f"tracked:{args[-1]}", json.dumps(type(error).__name__))
             raise
 
     return inner
@@ -156,19 +162,61 @@ tracked(app.tasks["bases.tracked_task"])
 NAMES = sorted(name for name in app.tasks if name.startswith("bases."))
 
 
-@app.task(
-    bind=True, name="noise.retried", autoretry_for=(Exception,), max_retries=2, default_retry_delay=0, base=Reports
-)
-@single_instance(key="res:{key}", on_conflict="raise")
-def noisy_raise(self: Task, key: str) -> str:
-    notes.incr(f"runs:{key}")
-    return "ran"
+def _noise(name: str, **options: Any) -> Callable[[Callable[[Task, str], str]], Task]:
+    """A task that would retry any error twice; its base reports them, and so does a tracker around it all."""
+
+    def make(body: Callable[[Task, str], str]) -> Task:
+        @app.task(
+            bind=True,
+            base=Reports,
+            name=f"noise.{name}",
+            autoretry_for=(Exception,),
+            max_retries=2,
+            default_retry_delay=0,
+        )
+        @single_instance(**{**OPTIONS, **options})
+        def noisy(self: Task, key: str) -> str:
+            notes.rpush(f"begun:{key}", json.dumps({"retries": self.request.retries}))
+            notes.incr(f"runs:{key}")
+            return body(self, key)
+
+        return tracked(app.tasks[f"noise.{name}"])
+
+    return make
 
 
-@app.task(
-    bind=True, name="noise.skipped", autoretry_for=(Exception,), max_retries=2, default_retry_delay=0, base=Reports
-)
-@single_instance(key="res:{key}", on_conflict="skip")
-def noisy_skip(self: Task, key: str) -> str:
-    notes.incr(f"runs:{key}")
-    return "ran"
+for name, options in {
+    "raises": {"on_conflict": "raise"},
+    "skips": {"on_conflict": "skip"},
+    "waits": {},
+    "gives_up": {"retry_limit": 3},
+}.items():
+
+    @_noise(name, **options)
+    def ran(self: Task, key: str) -> str:
+        return "ran"
+
+
+@_noise("aborted", ttl=0.6, on_lost="abort")
+def aborted(self: Task, key: str) -> str:
+    """Is ended by the loss of its lease."""
+    time.sleep(60)
+    return "slept"
+
+
+@_noise("ensures", ttl=0.6)
+def ensures(self: Task, key: str) -> str:
+    """Raises LeaseLost itself."""
+    lease = current_lease()
+    assert lease is not None
+    for _ in range(3000):
+        time.sleep(0.02)
+        lease.ensure_held()
+    return "held"
+
+
+@_noise("calls")
+def calls(self: Task, key: str) -> str:
+    """Calls another locked task, and lets its LockTaken out."""
+    result: str = app.tasks["noise.waits"](f"{key}-inner")
+    return result

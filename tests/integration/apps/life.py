@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
+import multiprocessing
 import os
 import subprocess
 import sys
 import threading
 import time
-from typing import Any, NoReturn
+from typing import Any
 
 import redis
 from celery import Task
 from celery.exceptions import SoftTimeLimitExceeded
 from celery.signals import worker_init
+from celery.worker.request import Request
 
 from celery_singleton_lock import LeaseLost, current_lease, open_store, signals, single_instance
 
@@ -29,7 +32,7 @@ LATE: dict[str, Any] = {"acks_late": True, "reject_on_worker_lost": True}
 
 def say(where: str, **fields: Any) -> None:
     """Notes ``fields`` under ``where``."""
-    notes.rpush(where, json.dumps(fields))
+    notes.rpush(where, json.dumps(fields, default=repr))
 
 
 def _say_signal(sender: Any, signal: Any, task_id: str, **fields: Any) -> None:
@@ -88,6 +91,33 @@ limited = _life("limited", max_hold=1, ttl=0.6)
 aborted = _life("aborted", {"autoretry_for": (Exception,), "default_retry_delay": 0}, ttl=0.6, on_lost="abort")
 named = _life("named", {"autoretry_for": (LeaseLost,), "default_retry_delay": 0}, ttl=0.6, on_lost="abort")
 resting = _life("resting", at_least=2)
+beside = _life("beside", ttl=1.5)
+
+
+class LingersRequest(Request):  # type: ignore[misc]
+    """In the parent: after a hard limit and the task's hooks it stays until the test says so."""
+
+    def on_timeout(self, soft: bool, timeout: float) -> None:
+        super().on_timeout(soft, timeout)
+        key = self.args[0]
+        say(f"over:{key}", pid=os.getpid(), lease=current_lease())
+        notes.blpop([f"end:{key}"], 30)
+
+
+class Lingers(Task):  # type: ignore[misc]
+    """Says where its hooks run, and under which lease."""
+
+    abstract = True
+    Request = LingersRequest
+
+    def on_failure(self, exc: Any, task_id: str, args: Any, kwargs: Any, einfo: Any) -> None:
+        say(f"hook:{args[0]}", hook="on_failure", pid=os.getpid(), lease=current_lease())
+
+    def after_return(self, status: str, retval: Any, task_id: str, args: Any, kwargs: Any, einfo: Any) -> None:
+        say(f"hook:{args[0]}", hook="after_return", pid=os.getpid(), lease=current_lease())
+
+
+lingers = _life("lingers", {"base": Lingers}, ttl=6)
 
 
 @app.task(bind=True)
@@ -102,36 +132,81 @@ def cleans_up(self: Task, key: str, seconds: float) -> str:
     return "slept"
 
 
-@app.task(bind=True)
-@single_instance(key="res:{key}", ttl=0.5, on_lost="abort")
-def spins(self: Task, key: str, seconds: float) -> bool:
-    """Never yields to another greenlet: whether it knows at its end that its lease is lost."""
-    begin(self, key)
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        pass
+def _is_lost() -> bool:
     lease = current_lease()
     assert lease is not None
     return lease.lost
 
 
 @app.task(bind=True, **LATE)
-@single_instance(key="res:{key}", ttl=1.5)
-def forks(self: Task, key: str, seconds: float) -> list[Any]:
-    """Starts a program and a forked process, which hold nothing and free nothing."""
+@single_instance(key="res:{key}", ttl=1.5, on_lost="abort")
+def spins(self: Task, key: str, path: str) -> bool:
+    """Never yields to another greenlet until the file is there: whether it knows then that its lease is lost."""
     begin(self, key)
-    lease = current_lease()
-    assert lease is not None
+    while not os.path.exists(path):
+        pass
+    return _is_lost()
+
+
+@app.task(bind=True, **LATE)
+@single_instance(key="res:{key}", ttl=1.5)
+def stuck(self: Task, key: str, path: str) -> bool:
+    """One C call keeps the GIL until something is in the named pipe: whether it knows then that its lease is lost."""
+    begin(self, key)
+    with open(path, "rb", buffering=0) as pipe:
+        ctypes.PyDLL(None).read(pipe.fileno(), ctypes.create_string_buffer(1), ctypes.c_size_t(1))
+        return _is_lost()
+
+
+@app.task(bind=True, **LATE)
+@single_instance(key="res:{key}", ttl=1.5)
+def knows(self: Task, key: str) -> bool:
+    """Whether it knows, when the test lets it end, that its lease is lost."""
+    begin(self, key)
+    wait(key, 60)
+    return _is_lost()
+
+
+@app.task(bind=True, **LATE)
+@single_instance(key="res:{key}", ttl=1.5)
+def forks(self: Task, key: str, way: str) -> bool:
+    """Runs a program, and forks a process that runs a locked task of its own and outlives this body."""
+    begin(self, key)
     subprocess.run([sys.executable, "-c", "pass"], check=True)
+    if way == "multiprocessing":
+        multiprocessing.current_process()._config["daemon"] = False  # a pool's child may have none, else
+        multiprocessing.get_context("fork").Process(target=beside, args=(f"{key}-child", 60)).start()
+    elif os.fork() == 0:
+        try:
+            beside(f"{key}-child", 60)
+        finally:
+            os._exit(0)
+    wait(key, 60)
+    return _is_lost()
+
+
+@app.task(bind=True)
+@single_instance(key="res:{key}", ttl=20)
+def splits(self: Task, key: str) -> bool:
+    """Forks a process that leaves this call at once; whether the lease is lost at the end."""
+    begin(self, key)
     pid = os.fork()
-    if pid == 0:
-        _threads_in_fork()
-    time.sleep(seconds)
-    return [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), lease.lost, lease.remaining() > 0]
+    if pid:
+        os.waitpid(pid, 0)
+        say(f"left:{key}")
+        wait(key, 60)
+    return _is_lost()
 
 
-def _threads_in_fork() -> NoReturn:
-    os._exit(0 if not any(thread.name == "singleton-lock-renewal" for thread in threading.enumerate()) else 1)
+@app.task
+def leaves_twice(key: str) -> bool:
+    """No lock: what it calls is left by two processes, and the second one ends here."""
+    pid = os.getpid()
+    try:
+        return bool(splits(key))
+    finally:
+        if os.getpid() != pid:
+            os._exit(0)
 
 
 @app.task
@@ -139,6 +214,14 @@ def _threads_in_fork() -> NoReturn:
 def quick(number: int) -> int:
     """As short as a task can be."""
     return number
+
+
+@app.task
+@single_instance(key="res:{key}", ttl=0.5, on_conflict="raise")
+def at_once(key: str, seconds: float) -> float:
+    """Fails if its lock is not free."""
+    time.sleep(seconds)
+    return seconds
 
 
 @app.task

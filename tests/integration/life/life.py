@@ -93,6 +93,14 @@ class Life:
         """Who holds the resource of ``key``."""
         return self.store.peek(names(self.store.prefix, f"res:{key}"))
 
+    def lock(self, key: str) -> str:
+        """The name of the resource's lock on the server."""
+        return names(self.store.prefix, f"res:{key}").lock
+
+    def take_away(self, key: str) -> bool:
+        """The server forgets the lock of ``key``; False where there was none."""
+        return bool(self.locks.delete(self.lock(key)))
+
     def waited(self, task_id: str, times: int = 1) -> None:
         """Returns when the message was sent again ``times`` times."""
         eventually(lambda: self.notes.llen(f"lock_waiting:{task_id}") >= times, message=f"{times} waits")

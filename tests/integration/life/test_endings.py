@@ -5,13 +5,15 @@ from __future__ import annotations
 import signal
 import time
 
+import psutil
 import pytest
 
 from ...support.waiting import eventually
 from ...support.worker import Worker
 from .life import Life
 
-SOON = 8.0
+#: Below the ttl of 20 s, with room for a busy machine.
+SOON = 12.0
 
 
 @pytest.fixture(scope="module")
@@ -44,21 +46,24 @@ def test_soft_limit_during_a_wait(life: Life, worker: Worker, key: str) -> None:
 
 
 def test_warm_shutdown(life: Life, key: str) -> None:
-    """B37: SIGTERM: renewal goes on until the body ends (2.5 s, ttl 1 s), no second run starts, nothing is left."""
+    """B37: SIGTERM: renewal goes on until the body ends (ttl 1.5 s), no second run starts, nothing is left."""
     worker = life.start_worker(concurrency=1, args=["-Q", key])
-    result = life.tasks.short.apply_async([key, 2.5], queue=key)
+    result = life.tasks.beside.apply_async([key, 60], queue=key)
     first = life.begun(key)
     worker.send(signal.SIGTERM)
-    end = time.time() + 1.8
+    end = time.time() + 2.5
     while time.time() < end:
         holder = life.holder(key)
         assert holder is not None
         assert holder.token == first["token"]
         time.sleep(0.05)
+    assert worker.running
+    life.go(key)
     assert result.get(timeout=15) == 1
     eventually(lambda: not worker.running)
     assert worker.exit_code == 0
     assert life.holder(key) is None
+    assert life.noted(f"lease_lost:{result.id}") == []
 
 
 def test_cold_shutdown(life: Life, key: str) -> None:
@@ -101,6 +106,35 @@ def test_solo_shutdown(life: Life, key: str) -> None:
     assert result.get(timeout=15) == 1
     eventually(lambda: not worker.running)
     assert life.holder(key) is None
+
+
+def _cut_off(life: Life, worker: Worker) -> int:
+    """The broker closes its connections to the worker's main process; how many."""
+    ports = {connection.laddr.port for connection in psutil.Process(worker.pid).net_connections() if connection.laddr}
+    with life.server.client(0) as client:
+        known = [each for each in client.client_list() if each["db"] == "0"]
+        ids = [each["id"] for each in known if int(each["addr"].rpartition(":")[2]) in ports]
+        return sum(client.client_kill_filter(_id=each) for each in ids)
+
+
+def test_broker_loss(life: Life, key: str) -> None:
+    """B37: worker_cancel_long_running_tasks_on_connection_loss: the body unwinds, its message comes back and runs.
+
+    It does not wait for the lease (ttl 20 s): the body itself has freed it. No lock is left."""
+    conf = {"worker_cancel_long_running_tasks_on_connection_loss": True, "singleton_lock_free_killed": False}
+    worker = life.start_worker(concurrency=1, args=["-Q", key], conf=conf)
+    result = life.tasks.late.apply_async([key, 60], queue=key)
+    life.begun(key)
+    at = time.time()
+    assert _cut_off(life, worker) > 0
+    again = life.begun(key)
+    assert again["id"] == result.id
+    assert again["at"] - at < SOON
+    eventually(lambda: result.state == "SUCCESS")
+    assert result.result == 2
+    assert life.notes.get(f"unwound:{key}") == "1"
+    assert life.runs(key) == 2
+    eventually(lambda: life.holder(key) is None)
 
 
 def test_max_tasks_per_child(life: Life, key: str) -> None:

@@ -25,7 +25,7 @@ def test_behind_itself_and_then_behind_a_stranger(life: Life, worker: Worker, ke
     life.begun(key)
     life.redeliver()
     life.waited(result.id)
-    life.locks.delete(*life.locks.keys(f"*:lock:res:{key}"))
+    life.take_away(key)
     with life.outsider(key):
         life.go(key)
         life.waited(result.id, 5)
