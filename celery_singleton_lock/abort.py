@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable
 from types import FrameType
 from typing import Any, TypeVar
+from weakref import ref
 
 T = TypeVar("T")
 
@@ -18,7 +19,9 @@ T = TypeVar("T")
 SIGNAL = getattr(signal, "SIGURG", None)
 
 _enabled = False
-_body: Body | None = None  # the one body of this process that can be ended; touched by the main thread only
+#: The one body of this process that can be ended; touched by the main thread only. Weak: where a time limit strikes as
+#: it is taken down, it ends with its call, and the next body can be ended again.
+_body: ref[Body] | None = None
 _previous: Any = None
 
 
@@ -30,7 +33,11 @@ def enable() -> None:
 
 def possible() -> bool:
     """Whether a body that starts here and now could be ended."""
-    return _enabled and threading.current_thread() is threading.main_thread() and _body is None
+    return _enabled and threading.current_thread() is threading.main_thread() and _running() is None
+
+
+def _running() -> Body | None:
+    return None if _body is None else _body()
 
 
 class Body:
@@ -45,7 +52,7 @@ class Body:
         """Call ``call`` in the main thread. Raises what it raises, or ``error()``, at once where ``unless()``."""
         global _body
         _listen()
-        _body = self
+        _body = ref(self)
         try:
             if unless():  # it happened before there was a body to end
                 raise self._error()
@@ -55,7 +62,7 @@ class Body:
 
     def end(self) -> None:
         """Have the error raised in the body; from any thread, once."""
-        if not self._ended and _body is self:
+        if not self._ended and _running() is self:
             self._ended = True
             ident = threading.main_thread().ident
             assert ident is not None
@@ -72,7 +79,7 @@ def _listen() -> None:
 
 def _on_signal(number: int, frame: FrameType | None) -> None:
     global _body
-    body = _body
+    body = _running()
     if body is not None and body._ended:
         _body = None
         raise body._error()

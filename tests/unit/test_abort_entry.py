@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator
 from typing import Any
+from weakref import ref
 
 import pytest
 from celery import Celery
@@ -59,3 +60,13 @@ def test_body_of_a_lost_lease(
     assert len(ran) == bodies
     assert outcome.state == ("SUCCESS" if bodies else "FAILURE")
     assert bodies or isinstance(outcome.result, LeaseLost)
+
+
+def test_a_body_that_was_not_taken_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a time limit strikes before a body is taken down, it ends with its call; the next can be ended (B37)."""
+    monkeypatch.setattr(abort, "_enabled", True)
+    body = abort.Body(KeyboardInterrupt)
+    monkeypatch.setattr(abort, "_body", ref(body))
+    assert not abort.possible()
+    del body
+    assert abort.possible()
