@@ -11,7 +11,6 @@ import threading
 from collections.abc import Callable
 from types import FrameType
 from typing import Any, TypeVar
-from weakref import ref
 
 T = TypeVar("T")
 
@@ -19,9 +18,7 @@ T = TypeVar("T")
 SIGNAL = getattr(signal, "SIGURG", None)
 
 _enabled = False
-#: The one body of this process that can be ended; touched by the main thread only. Weak: where a time limit strikes as
-#: it is taken down, it ends with its call, and the next body can be ended again.
-_body: ref[Body] | None = None
+_body: Body | None = None  # the one body of this process that can be ended; touched by the main thread only
 _previous: Any = None
 
 
@@ -31,13 +28,13 @@ def enable() -> None:
     _enabled = SIGNAL is not None and hasattr(signal, "pthread_kill")
 
 
-def possible() -> bool:
-    """Whether a body that starts here and now could be ended."""
-    return _enabled and threading.current_thread() is threading.main_thread() and _running() is None
+def possible(outermost: bool) -> bool:
+    """Whether a body that starts here and now could be ended.
 
-
-def _running() -> Body | None:
-    return None if _body is None else _body()
+    ``outermost``: it is a message's, and the process runs one at a time. What stands here then is a body that is over:
+    a time limit struck as it was being taken down.
+    """
+    return _enabled and threading.current_thread() is threading.main_thread() and (outermost or _body is None)
 
 
 class Body:
@@ -52,7 +49,7 @@ class Body:
         """Call ``call`` in the main thread. Raises what it raises, or ``error()``, at once where ``unless()``."""
         global _body
         _listen()
-        _body = ref(self)
+        _body = self
         try:
             if unless():  # it happened before there was a body to end
                 raise self._error()
@@ -62,7 +59,7 @@ class Body:
 
     def end(self) -> None:
         """Have the error raised in the body; from any thread, once."""
-        if not self._ended and _running() is self:
+        if not self._ended and _body is self:
             self._ended = True
             ident = threading.main_thread().ident
             assert ident is not None
@@ -79,7 +76,7 @@ def _listen() -> None:
 
 def _on_signal(number: int, frame: FrameType | None) -> None:
     global _body
-    body = _running()
+    body = _body
     if body is not None and body._ended:
         _body = None
         raise body._error()

@@ -94,14 +94,19 @@ class Run:
         assert lease is not None
         try:
             with holding(lease, outermost=self.message.in_worker):
-                self._result = (self._call(lease),)
+                self._call(lease)
         except Retry as retry:
             self._retried = retry.sig is not None  # else nothing was sent: raised by hand
             raise
         except _Aborted:
-            raise self._loss() from None
+            if self._result is None:  # else it struck just behind the body's end
+                raise self._loss() from None
+        except LeaseLost:
+            if self._result is None:
+                raise
         finally:
             self._ended = True
+        assert self._result is not None
         return self._result[0]
 
     def _ask(self, refused: Refused) -> Any:
@@ -133,13 +138,16 @@ class Run:
                 refused.blocked += now() - start
         return self.guard.acquire()
 
-    def _call(self, lease: Lease) -> Any:
-        if self.plan.options.on_lost != "abort" or not abort.possible():
-            return self.body()
+    def _call(self, lease: Lease) -> None:
+        if self.plan.options.on_lost != "abort" or not abort.possible(outermost=self.message.in_worker):
+            return self._run_body()
         # Below Exception, so that neither autoretry nor the body takes it for a failure of its own; unless asked to.
         named = any(issubclass(LeaseLost, kind) for kind in _named(self.task))
         self._abort = abort.Body(self._loss if named else _Aborted)
-        return self._abort.run(self.body, unless=lambda: lease.lost)
+        self._abort.run(self._run_body, unless=lambda: lease.lost)
+
+    def _run_body(self) -> None:
+        self._result = (self.body(),)  # noted at once, inside of all that a time limit may strike in
 
     def _loss(self) -> LeaseLost:
         reason = self.guard.lease.reason if self.guard.lease is not None else None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator
 from typing import Any
-from weakref import ref
 
 import pytest
 from celery import Celery
@@ -62,11 +61,15 @@ def test_body_of_a_lost_lease(
     assert bodies or isinstance(outcome.result, LeaseLost)
 
 
-def test_a_body_that_was_not_taken_down(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a time limit strikes before a body is taken down, it ends with its call; the next can be ended (B37)."""
-    monkeypatch.setattr(abort, "_enabled", True)
-    body = abort.Body(KeyboardInterrupt)
-    monkeypatch.setattr(abort, "_body", ref(body))
-    assert not abort.possible()
-    del body
-    assert abort.possible()
+def test_a_body_that_was_not_taken_down(app: Celery, worker: InlineWorker, aborts: None, lost_at_once: None) -> None:
+    """Where a time limit kept an earlier body from being taken down, a message's can be ended all the same (B37)."""
+
+    @app.task(lazy=False)
+    @single_instance(key="order:{order_id}", on_lost="abort")
+    def charge(order_id: int) -> str:
+        return "done"
+
+    abort._body = abort.Body(KeyboardInterrupt)
+    charge.delay(7)
+    assert isinstance(worker.run().result, LeaseLost)
+    assert abort._body is None
