@@ -16,7 +16,7 @@ class _Lookup:
         self._resolver = resolver
         self._host, self._port = host, port
         self._ended = False
-        self._gates: list[threading.Lock] = []
+        self._gates: set[threading.Lock] = set()
         self.found: list[str] = []
         self.error: Exception | None = None
 
@@ -29,7 +29,7 @@ class _Lookup:
         finally:
             self._resolver.ended(self._host, self._port)
             self._ended = True
-            for gate in self._gates:
+            for gate in list(self._gates):
                 gate.release()
 
     def wait(self, seconds: float) -> bool:
@@ -40,8 +40,11 @@ class _Lookup:
         """
         gate = threading.Lock()
         gate.acquire()
-        self._gates.append(gate)  # before the look: it is opened, or the end is seen
-        return self._ended or gate.acquire(timeout=seconds)
+        self._gates.add(gate)  # before the look: it is opened, or the end is seen
+        try:
+            return self._ended or gate.acquire(timeout=seconds)
+        finally:
+            self._gates.discard(gate)  # a silent name server may have callers without end
 
 
 class Resolver:

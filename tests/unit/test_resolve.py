@@ -80,6 +80,7 @@ def test_silent_name_server(name_server: NameServer) -> None:
         with pytest.raises(TimeoutError):
             resolver.addresses("locks.example", 6379, 0.001)
     assert len(name_server.asked) == 1
+    assert not any(lookup._gates for lookup in resolver._running.values()), "what waits in vain is kept"
     name_server.answers.set()
     assert resolver.addresses("locks.example", 6379, 30.0) == ["192.0.2.1", "192.0.2.2"]
 
