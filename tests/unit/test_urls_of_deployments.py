@@ -230,7 +230,7 @@ def test_from_celerys_settings(url: Any, transport: dict[str, Any], use_ssl: Any
         ("sqs://", False),
         (None, False),
         ([], False),
-        (object(), False),
+        (frozenset(), False),
     ],
     ids=str,
 )
