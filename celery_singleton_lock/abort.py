@@ -10,9 +10,7 @@ import signal
 import threading
 from collections.abc import Callable
 from types import FrameType
-from typing import Any, TypeVar
-
-T = TypeVar("T")
+from typing import Any
 
 #: Ignored by default, so one that arrives late does no harm.
 SIGNAL = getattr(signal, "SIGURG", None)
@@ -45,7 +43,7 @@ class Body:
         self._error = error
         self._ended = False
 
-    def run(self, call: Callable[[], T], unless: Callable[[], bool]) -> T:
+    def run(self, call: Callable[[], None], unless: Callable[[], bool]) -> None:
         """Call ``call`` in the main thread. Raises what it raises, or ``error()``, at once where ``unless()``."""
         global _body
         _listen()
@@ -53,7 +51,7 @@ class Body:
         try:
             if unless():  # it happened before there was a body to end
                 raise self._error()
-            return call()
+            call()
         finally:
             _body = None  # a signal that is still to come finds nobody
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Sequence
 from typing import Protocol
 
 from celery_singleton_lock.keys import Names, names
@@ -75,3 +77,20 @@ class Client:
 def about(seconds: float | None, expected: float) -> bool:
     """Whether a remaining time is what it should be, or a little less."""
     return seconds is not None and expected - SLACK < seconds <= expected
+
+
+def all_at_once(clients: Sequence[Client]) -> list[Answer]:
+    """What the clients are answered that ask for their locks at the same moment, in the order of the answers."""
+    answers: list[Answer] = []
+    start = threading.Barrier(len(clients), timeout=20)
+
+    def ask(client: Client) -> None:
+        start.wait()
+        answers.append(client.acquire())
+
+    threads = [threading.Thread(target=ask, args=(client,)) for client in clients]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    return answers

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import threading
-
 import pytest
 
-from celery_singleton_lock.protocol import FENCE_TTL, Answer, Granted, Holder, Store, Taken
+from celery_singleton_lock.protocol import FENCE_TTL, Granted, Holder, Store, Taken
 
-from .client import ANNA, BERT, RECORD, TTL, BackDoor, Client, about
+from .client import ANNA, BERT, RECORD, TTL, BackDoor, Client, about, all_at_once
 
 
 class LockContract:
@@ -72,18 +70,7 @@ class LockContract:
         """Of eight that ask at once one is granted, round after round."""
         for number in range(10):
             clients = [Client(store, f"{index}{number}", key=f"order:{number}") for index in range(8)]
-            answers: list[Answer] = []
-            start = threading.Barrier(len(clients), timeout=20)
-
-            def ask(client: Client, start: threading.Barrier = start, answers: list[Answer] = answers) -> None:
-                start.wait()
-                answers.append(client.acquire())
-
-            threads = [threading.Thread(target=ask, args=(client,)) for client in clients]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join(20)
+            answers = all_at_once(clients)
             assert sorted(type(answer).__name__ for answer in answers) == ["Granted", *["Taken"] * 7]
 
     def test_fences_increase(self, anna: Client, bert: Client, door: BackDoor) -> None:

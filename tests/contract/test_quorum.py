@@ -9,12 +9,12 @@ import pytest
 import redis
 
 from celery_singleton_lock import Lock, LockConfigError, open_store
-from celery_singleton_lock.protocol import Answer, Granted, Recorded, Split, Store, Taken
+from celery_singleton_lock.protocol import Granted, Recorded, Split, Store, Taken
 from celery_singleton_lock.stores.quorum import QuorumStore
 
 from ..support.quorums import QuorumDoor, connect, urls
 from ..support.servers import Server, valkey_binary
-from .client import BERT, RECORD, TTL, BackDoor, Client, about
+from .client import BERT, RECORD, TTL, BackDoor, Client, about, all_at_once
 from .contract import StoreContract
 
 
@@ -77,18 +77,7 @@ class TestQuorum(StoreContract):
         """Of eight that ask at once one is granted at most; who is told that it is taken is told by whom."""
         for number in range(20):
             clients = [Client(store, f"{index}{number % 10}", key=f"order:{number}") for index in range(8)]
-            answers: list[Answer] = []
-            start = threading.Barrier(len(clients), timeout=20)
-
-            def ask(client: Client, start: threading.Barrier = start, answers: list[Answer] = answers) -> None:
-                start.wait()
-                answers.append(client.acquire())
-
-            threads = [threading.Thread(target=ask, args=(client,)) for client in clients]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join(20)
+            answers = all_at_once(clients)
             assert len(answers) == 8
             assert sum(isinstance(answer, Granted) for answer in answers) <= 1
             for answer in answers:
