@@ -20,8 +20,8 @@ import click
 import redis
 
 from celery_singleton_lock import open_store
-from celery_singleton_lock.guard import Guard
-from celery_singleton_lock.protocol import Granted, Holder, Store, Write
+from celery_singleton_lock.locks.guard import Guard
+from celery_singleton_lock.locks.protocol import Granted, Holder, RecordWrite, Store
 from tests.support.servers import Server, redis_binary, valkey_binary
 
 BASELINE = "two plain calls"
@@ -50,10 +50,10 @@ def contestants(client: redis.Redis, store: Store) -> dict[str, Callable[[], Non
 
     def ours() -> None:
         record_id = f"{next(numbers):032x}"
-        guard = Guard(store, "benchmark:ours", ttl=30.0, holder=holder, record_id=record_id, rank=0)
+        guard = Guard(store, "benchmark:ours", ttl=30.0, holder=holder, record_id=record_id, attempt=0)
         if not isinstance(guard.acquire(), Granted):
             raise SystemExit("the benchmark's lock is taken: does something else use this server?")
-        guard.release(Write(record_id, 0, b'{"v":1,"state":"done"}', 60.0))
+        guard.release(RecordWrite(record_id, 0, b'{"v":1,"state":"done"}', 60.0))
 
     return {BASELINE: plain, "redis.lock.Lock": theirs, "Guard: lease, fence, record": ours}
 

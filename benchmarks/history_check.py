@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass
-class Hold:
+class Span:
     """One grant. Times are readings of the clock that all processes of the machine share; ``told``: when the lease was
     lost by the holder's own clock; ``end`` is the next process's start where the process was killed."""
 
@@ -33,9 +33,9 @@ class Report:
     violations: list[str] = field(default_factory=list)
 
 
-def read(lines: Iterable[str], report: Report) -> list[Hold]:
+def read(lines: Iterable[str], report: Report) -> list[Span]:
     """The holds of one process's history, and of those that followed it after its death."""
-    holds: dict[str, Hold] = {}
+    holds: dict[str, Span] = {}
     for line in lines:
         found = json.loads(line)
         if "started" in found:  # whoever wrote before in this file was killed
@@ -46,16 +46,16 @@ def read(lines: Iterable[str], report: Report) -> list[Hold]:
         elif "counts" in found:
             report.counts.update(found["counts"])
         elif "key" in found:
-            holds[found["token"]] = Hold(**found)
+            holds[found["token"]] = Span(**found)
         else:
             hold = holds[found["token"]]
             hold.end, hold.told, hold.refused = found["end"], found["told"], found["refused"]
     return list(holds.values())
 
 
-def check(holds: Sequence[Hold], written: Sequence[tuple[str, int, str]], report: Report) -> None:
+def check(holds: Sequence[Span], written: Sequence[tuple[str, int, str]], report: Report) -> None:
     """``written``: key, fence and token of every admitted write, in the order of their commits."""
-    by_key: dict[str, list[Hold]] = defaultdict(list)
+    by_key: dict[str, list[Span]] = defaultdict(list)
     for hold in holds:
         by_key[hold.key].append(hold)
     positions: dict[str, list[int]] = defaultdict(list)
@@ -72,14 +72,14 @@ def check(holds: Sequence[Hold], written: Sequence[tuple[str, int, str]], report
     _writes(written, report)
 
 
-def _fences(key: str, holds: Sequence[Hold], report: Report) -> None:
+def _fences(key: str, holds: Sequence[Span], report: Report) -> None:
     for earlier, later in itertools.pairwise(holds):
         if earlier.fence >= later.fence:
             report.violations.append(f"{key}: fence {later.fence} was granted after {earlier.fence}")
 
 
-def _overlaps(key: str, holds: Sequence[Hold], positions: dict[str, list[int]], report: Report) -> None:
-    open_holds: list[Hold] = []
+def _overlaps(key: str, holds: Sequence[Span], positions: dict[str, list[int]], report: Report) -> None:
+    open_holds: list[Span] = []
     for newer in holds:
         open_holds = [older for older in open_holds if older.end > newer.granted]
         for older in open_holds:

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from celery_singleton_lock import StoreUnavailable, open_store
-from celery_singleton_lock.clock import now
-from celery_singleton_lock.guard import Guard
-from celery_singleton_lock.lease import Lease
-from celery_singleton_lock.protocol import Answer, Ask, Granted, Store, Taken
+from celery_singleton_lock.locks.clock import now
+from celery_singleton_lock.locks.guard import Guard
+from celery_singleton_lock.locks.lease import Lease
+from celery_singleton_lock.locks.protocol import AcquireRequest, Answer, Granted, Store, Taken
 from celery_singleton_lock.stores.quorum import QuorumStore
 
 TABLES = """
@@ -38,7 +38,7 @@ def timed(store: Store) -> tuple[Store, Timed]:
     seen = Timed()
     ask = store.acquire
 
-    def acquire(request: Ask) -> Answer:
+    def acquire(request: AcquireRequest) -> Answer:
         answer = ask(request)
         seen.at = now()
         return answer

@@ -25,10 +25,10 @@ import click
 import redis
 
 from celery_singleton_lock import open_store
-from celery_singleton_lock.guard import Guard
-from celery_singleton_lock.keys import names
-from celery_singleton_lock.protocol import Ask, Granted, Hold, Holder, Write
-from celery_singleton_lock.stores import commands
+from celery_singleton_lock.keys.names import names
+from celery_singleton_lock.locks.guard import Guard
+from celery_singleton_lock.locks.protocol import AcquireRequest, Granted, HeldLock, Holder, RecordWrite
+from celery_singleton_lock.stores import scripts as commands
 from celery_singleton_lock.stores.quorum import QuorumStore
 from tests.support.servers import Server, valkey_binary
 
@@ -36,7 +36,7 @@ BASELINE = "raw sockets, a majority"
 OURS = "Guard: lease, fence, record"
 MAJORITY = 3
 LONGEST = 10  # seconds for one contestant's turn
-PATIENCE = 0.1  # a peer's socket timeout, in seconds, where it has none of its own
+MAX_PARKED_SECONDS = 0.1  # a peer's socket timeout, in seconds, where it has none of its own
 Cycle = Callable[[], None]
 
 
@@ -73,9 +73,9 @@ def raw(servers: Sequence[Server]) -> Cycle:
     def cycle() -> None:
         record_id = f"{next(numbers):032x}"
         fence = int(time.time() * 1_000_000)
-        ask(commands.acquire(Ask(name, token, holder, 30.0, record_id, 0), fence).packed())
-        write = Write(record_id, 0, b'{"v":1,"state":"done"}', 60.0)
-        ask(commands.release(Hold(name, token, fence, 30.0), 0.0, write, raise_fence=True).packed())
+        ask(commands.acquire(AcquireRequest(name, token, holder, 30.0, record_id, 0), fence).packed())
+        write = RecordWrite(record_id, 0, b'{"v":1,"state":"done"}', 60.0)
+        ask(commands.release(HeldLock(name, token, fence, 30.0), 0.0, write, raise_fence=True).packed())
 
     return cycle
 
@@ -87,11 +87,11 @@ def ours(store: QuorumStore) -> Cycle:
 
     def cycle() -> None:
         record_id = f"{next(numbers):032x}"
-        guard = Guard(store, "benchmark:ours", ttl=30.0, holder=holder, record_id=record_id, rank=0)
+        guard = Guard(store, "benchmark:ours", ttl=30.0, holder=holder, record_id=record_id, attempt=0)
         answer = guard.acquire()
         if not isinstance(answer, Granted):
             raise SystemExit(f"the benchmark's lock was not granted: {answer}")
-        guard.release(Write(record_id, 0, b'{"v":1,"state":"done"}', 60.0))
+        guard.release(RecordWrite(record_id, 0, b'{"v":1,"state":"done"}', 60.0))
 
     return cycle
 
@@ -121,7 +121,7 @@ def other_redlock(servers: Sequence[Server], directory: Path | None) -> Cycle:
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
     manager = module.Redlock(
-        [{"host": "127.0.0.1", "port": server.port, "socket_timeout": PATIENCE} for server in servers]
+        [{"host": "127.0.0.1", "port": server.port, "socket_timeout": MAX_PARKED_SECONDS} for server in servers]
     )
 
     def cycle() -> None:
@@ -137,7 +137,7 @@ def pottery(servers: Sequence[Server]) -> Cycle:
     """pottery's Redlock."""
     from pottery import Redlock  # type: ignore[import-not-found]
 
-    clients = {redis.Redis(port=server.port, socket_timeout=PATIENCE) for server in servers}
+    clients = {redis.Redis(port=server.port, socket_timeout=MAX_PARKED_SECONDS) for server in servers}
 
     def cycle() -> None:
         lock = Redlock(key="benchmark:pottery", masters=clients, auto_release_time=30)

@@ -6,7 +6,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .decorator import single_instance
     from .errors import (
         IdempotencyMismatch,
         LeaseLost,
@@ -16,11 +15,12 @@ if TYPE_CHECKING:
         SingletonLockError,
         StoreUnavailable,
     )
-    from .lease import Lease, current_lease
-    from .lock import Lock
-    from .records import is_replayed, is_skipped
+    from .locks.lease import Lease, current_lease
+    from .locks.lock import Lock
+    from .locks.records import is_replayed, is_skipped
     from .stores import open_store
-    from .task import SingleInstanceTask
+    from .tasks.base import SingleInstanceTask
+    from .tasks.decorator import single_instance
 
 __version__ = "0.1.0"
 
@@ -42,15 +42,15 @@ __all__ = [
     "single_instance",
 ]
 
-_ROOMS = {
-    "Lease": "lease",
-    "Lock": "lock",
-    "SingleInstanceTask": "task",
-    "current_lease": "lease",
-    "is_replayed": "records",
-    "is_skipped": "records",
+_MODULE_OF = {
+    "Lease": "locks.lease",
+    "Lock": "locks.lock",
+    "SingleInstanceTask": "tasks.base",
+    "current_lease": "locks.lease",
+    "is_replayed": "locks.records",
+    "is_skipped": "locks.records",
     "open_store": "stores",
-    "single_instance": "decorator",
+    "single_instance": "tasks.decorator",
 }
 
 
@@ -58,6 +58,6 @@ def __getattr__(name: str) -> Any:
     # Names are loaded when asked for: `Lock` and `open_store` work without importing Celery.
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f".{_ROOMS.get(name, 'errors')}", __name__), name)
+    value = getattr(import_module(f".{_MODULE_OF.get(name, 'errors')}", __name__), name)
     globals()[name] = value
     return value

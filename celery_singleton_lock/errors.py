@@ -17,17 +17,6 @@ No message shows an argument's value, a key or a password: a key appears as its 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    ImproperlyConfigured = Exception
-else:
-    try:
-        # The one look at Celery above settings.py: a worker reports its own error class without a traceback.
-        from celery.exceptions import ImproperlyConfigured
-    except ImportError:  # the lock library alone, without Celery
-        ImproperlyConfigured = Exception
-
 
 class SingletonLockError(Exception):
     """Anything this package raises on purpose."""
@@ -119,8 +108,11 @@ class LockKeyError(SingletonLockError):
         return f"the lock key cannot be built from {self.field!r}: {self.problem}"
 
 
-class LockConfigError(SingletonLockError, ImproperlyConfigured):
-    """An option or a setting is wrong. ``problem``: names it, and what to change."""
+class LockConfigError(SingletonLockError):
+    """An option or a setting is wrong. ``problem``: names it, and what to change.
+
+    With Celery it is an ImproperlyConfigured, too: see tasks/__init__.py.
+    """
 
     def __init__(self, problem: str) -> None:
         super().__init__(problem)

@@ -6,8 +6,6 @@ the call is in any of them. A receiver's fault is logged by Celery and changes n
 
 from __future__ import annotations
 
-from typing import Any
-
 from celery.utils.dispatch import Signal
 
 _COMMON = {"task_id", "key_id"}
@@ -39,9 +37,3 @@ ALL = (
     lease_lost,
     lock_unavailable,
 )
-
-
-def tell(signal: Signal, task: Any, task_id: str | None, key_id: str, **fields: Any) -> None:
-    """Send ``signal`` for a call of ``task``, if anybody listens."""
-    if signal.receivers:
-        signal.send(sender=task, task_id=task_id, key_id=key_id, **fields)

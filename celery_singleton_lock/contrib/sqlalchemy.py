@@ -31,8 +31,8 @@ from sqlalchemy.exc import IntegrityError, InvalidRequestError
 from sqlalchemy.orm import Session, scoped_session
 
 from ..errors import LockKeyError, SingletonLockError
-from ..keys import digest
-from ..lease import Lease, current_lease
+from ..keys.names import digest
+from ..locks.lease import Lease, current_lease
 
 __all__ = ["AlreadyDone", "NoFence", "StaleFence", "claim", "done", "fences", "forget", "metadata"]
 

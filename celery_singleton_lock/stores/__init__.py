@@ -6,17 +6,14 @@ import logging
 from collections.abc import Sequence
 
 from ..errors import LockConfigError
-from ..keys import check_prefix
-from ..options import seconds
-from ..protocol import Store
-from .urls import SCHEMES, Url, read, redact, scheme_of
+from ..keys.names import check_prefix
+from ..locks.protocol import DEFAULT_PREFIX, DEFAULT_TIMEOUT, Store
+from ..transport.urls import SCHEMES, HostPort, Url, read, redact, scheme_of
+from ..values import count, seconds
 
-__all__ = ["DEFAULT_PREFIX", "DEFAULT_TIMEOUT", "open_store", "redact"]
+__all__ = ["open_store"]
 
 logger = logging.getLogger(__name__)
-
-DEFAULT_PREFIX = "singleton-lock"
-DEFAULT_TIMEOUT = 1.0
 
 
 def open_store(
@@ -35,10 +32,13 @@ def open_store(
     """
     check_prefix(prefix)
     timeout = seconds("singleton_lock_timeout", timeout, least=0.01, most=60.0)
-    if isinstance(min_replicas, bool) or not isinstance(min_replicas, int) or min_replicas < 0:
-        raise LockConfigError("singleton_lock_min_replicas: give a whole number of 0 or more")
+    count("singleton_lock_min_replicas", min_replicas)
     if not isinstance(url, str):
-        return _open_list(url, prefix, timeout, min_replicas)
+        if not isinstance(url, (list, tuple)) or not url or not all(isinstance(one, str) for one in url):
+            raise LockConfigError("singleton_lock_url: give one URL, or a list of URLs")
+        if len(url) > 1:
+            return _open_quorum(url, prefix, timeout, min_replicas)
+        return open_store(url[0], prefix=prefix, timeout=timeout, min_replicas=min_replicas)
     scheme = scheme_of(url)
     if scheme == "memory":
         from .memory import MemoryStore
@@ -51,20 +51,17 @@ def open_store(
             f"singleton_lock_url: {redact(url)!r} is no URL of a lock server; use redis://, rediss://, unix://, "
             "sentinel://, redis+cluster:// or, for tests, memory://"
         )
-    if SCHEMES[scheme][0] == "cluster":
+    parsed = read(url)
+    if parsed.kind == "cluster":
         from .cluster import ClusterStore
 
-        return ClusterStore(url, prefix=prefix, timeout=timeout, min_replicas=min_replicas)
+        return ClusterStore.at(parsed, prefix=prefix, timeout=timeout, min_replicas=min_replicas)
     from .redis import RedisStore
 
-    return RedisStore(url, prefix=prefix, timeout=timeout, min_replicas=min_replicas)
+    return RedisStore.at(parsed, prefix=prefix, timeout=timeout, min_replicas=min_replicas)
 
 
-def _open_list(urls: Sequence[str], prefix: str, timeout: float, min_replicas: int) -> Store:
-    if not isinstance(urls, (list, tuple)) or not urls or not all(isinstance(url, str) for url in urls):
-        raise LockConfigError("singleton_lock_url: give one URL, or a list of URLs")
-    if len(urls) == 1:
-        return open_store(urls[0], prefix=prefix, timeout=timeout, min_replicas=min_replicas)
+def _open_quorum(urls: Sequence[str], prefix: str, timeout: float, min_replicas: int) -> Store:
     if min_replicas:
         raise LockConfigError(
             "singleton_lock_min_replicas: a quorum's servers are independent and have no replicas that count; "
@@ -74,28 +71,32 @@ def _open_list(urls: Sequence[str], prefix: str, timeout: float, min_replicas: i
         raise LockConfigError(
             "singleton_lock_url: two servers are worse than one, since both must answer; give one or three"
         )
-    places = [_place(url) for url in urls]
-    if len(set(places)) < len(places):
+    servers = [_member(url) for url in urls]
+    if len({_place(server) for server in servers}) < len(servers):
         raise LockConfigError("singleton_lock_url: a server stands in the list twice; its vote must count once")
     if len(urls) % 2 == 0:
-        logger.warning(
-            "singleton_lock_url: %d servers bear the loss of no more than %d would; an odd number is better",
-            len(urls),
-            len(urls) - 1,
-        )
+        logger.warning("singleton_lock_url: %s; an odd number is better", even_servers(len(urls)))
     from .quorum import QuorumStore
 
-    return QuorumStore(urls, prefix=prefix, timeout=timeout)
+    return QuorumStore(servers, prefix=prefix, timeout=timeout)
 
 
-def _place(url: str) -> tuple[str, int | None]:
-    """Where one of a quorum's servers is: its databases share its fate."""
-    kind = SCHEMES.get(scheme_of(url), ("", False))[0]
-    if kind not in ("server", "socket"):
+def _member(url: str) -> Url:
+    """One of a quorum's servers."""
+    if SCHEMES.get(scheme_of(url), ("", False))[0] not in ("server", "socket"):
         raise LockConfigError(
             f"singleton_lock_url: {redact(url)!r} cannot be one of several: a quorum is made of independent servers, "
             "each redis://, rediss:// or unix://"
         )
-    parsed: Url = read(url)
-    host, port = parsed.hosts[0]
-    return (parsed.path, None) if kind == "socket" else (host.lower() or "localhost", port or 6379)
+    return read(url)
+
+
+def _place(server: Url) -> str | HostPort:
+    """Where it is: the databases of one server share its fate."""
+    host, port = server.hosts[0]
+    return server.path if server.kind == "socket" else (host.lower(), port)
+
+
+def even_servers(count: int) -> str:
+    """What is wrong with an even number of servers."""
+    return f"{count} servers tolerate no more failures than {count - 1}"

@@ -3,58 +3,48 @@
 from __future__ import annotations
 
 import threading
-from binascii import crc_hqx
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from redis.crc import key_slot
 from redis.exceptions import AskError, MovedError, RedisError
 
-from ..clock import now
 from ..errors import StoreUnavailable
-from ..keys import Names
-from .address import PORT, Address
-from .fanout import FanOut
-from .forks import forget_in_children
-from .link import Link
-from .links import Links, Replies, Then
-from .node import Node
+from ..locks.clock import now
+from ..transport.address import Address
+from ..transport.connection import FollowUp, Link, Links, Replies
+from ..transport.errors import to_store_unavailable
+from ..transport.fanout import FanOut
+from ..transport.forks import forget_in_children
+from ..transport.node import Node
+from ..transport.requests import Request, plain
+from ..transport.urls import HostPort, Url
 from .redis import RedisStore
-from .refusal import unavailable
-from .script import Request, plain
-from .urls import read
-
-SLOTS = 16384
-
-#: Host and port of a node.
-Where = tuple[str, int]
+from .scripts import SCRIPTS
 
 _TOPOLOGY = plain("CLUSTER", "SLOTS")
 _ASKING = plain("ASKING")
 
 
 class ClusterStore(RedisStore):
-    """The store contract on a cluster. Raises `LockConfigError` for a malformed URL; connects on first use."""
+    """The store contract on a cluster; connects on first use."""
 
-    def __init__(self, url: str, *, prefix: str, timeout: float, min_replicas: int = 0) -> None:
-        parsed = read(url)
-        seeds = [
-            Address(parsed._replace(kind="server", hosts=[(host, port or PORT)])).at(host, port or PORT)
-            for host, port in parsed.hosts
-        ]
-        self._set_up(Cluster(seeds, timeout), parsed.shown, prefix, timeout, min_replicas)
-
-
-def slot_of(names: Names) -> int:
-    """The slot of all the keys of a resource: a cluster hashes what the braces of its bucket hold."""
-    return crc_hqx(names.key_id[:2].encode(), 0) % SLOTS
+    @classmethod
+    def at(cls, url: Url, *, prefix: str, timeout: float, min_replicas: int = 0) -> ClusterStore:
+        """The store on the cluster that has the nodes of ``url``. Raises `LockConfigError`."""
+        seeds = [Address(url._replace(kind="server", hosts=[place])).at(*place) for place in url.hosts]
+        route = Cluster(seeds, timeout)
+        return cls(route, url.display_name, prefix=prefix, timeout=timeout, min_replicas=min_replicas)
 
 
 class _ByText(NamedTuple):
     """A request with its script's text: a node that is reached by ASK may not know the script yet."""
 
     request: Request
+    must_arrive: bool = False
 
-    def packed(self, *, by_text: bool = False) -> bytes:
+    def packed(self, *, by_text: bool = True) -> bytes:
+        """See `Request.packed`."""
         return self.request.packed(by_text=True)
 
 
@@ -64,11 +54,11 @@ class Cluster:
     def __init__(self, seeds: Sequence[Address], timeout: float) -> None:
         self._seeds = list(seeds)
         self._timeout = timeout
-        self._links: dict[Where, Links] = {}
-        self._nodes: dict[Where, Node] = {}  # for renewals, which ask several nodes at once
-        self._owners: dict[int, Where] = {}
+        self._links: dict[HostPort, Links] = {}
+        self._nodes: dict[HostPort, Node] = {}  # for renewals, which ask several nodes at once
+        self._owners: dict[int, HostPort] = {}
         self._stale = True
-        self._doubted: Where | None = None
+        self._doubted: HostPort | None = None
         self.forget()
         forget_in_children(self)
 
@@ -78,23 +68,23 @@ class Cluster:
 
     def call(
         self,
-        names: Names | None,
+        bucket: str | None,
         commands: Sequence[Request],
         seconds: float,
-        behind: Callable[[], Request] | None = None,
-        then: Then | None = None,
+        undo: Callable[[], Request] | None = None,
+        follow_up: FollowUp | None = None,
     ) -> Replies:
         """See `Links.call`. Where the slot has moved the command was not carried out, and follows it once."""
-        assert names is not None
+        assert bucket is not None
         end = now() + seconds
-        slot = slot_of(names)
+        slot = key_slot(bucket.encode())
         where = self._owner(slot, end)
         unanswered = False
         for last in (False, True):
             try:
-                replies = self._links_to(where).call(names, commands, end - now(), behind, then)
+                replies = self._links_to(where).call(bucket, commands, end - now(), undo, follow_up)
             except StoreUnavailable as error:
-                found = self._instead(where, slot, end) if not last and not error.denied else None
+                found = self._new_owner(where, slot, end) if not last and not error.denied else None
                 if found is None:
                     raise
                 unanswered = True  # by the node of before
@@ -106,39 +96,39 @@ class Cluster:
                 return Replies(replies.values, unanswered)
             where = (redirect.host or where[0], int(redirect.port))
             if not isinstance(redirect, MovedError):
-                return Replies(self._ask(where, commands, end, behind), unanswered)
+                return Replies(self._ask(where, commands, end, undo), unanswered)
             self._owners[slot] = where
             self._stale = True
         raise AssertionError("unreachable")
 
     def _ask(
-        self, where: Where, commands: Sequence[Request], end: float, behind: Callable[[], Request] | None
+        self, where: HostPort, commands: Sequence[Request], end: float, undo: Callable[[], Request] | None
     ) -> list[Any]:
         """Ask a node that a slot is on its way to."""
         asked: list[Request] = [part for command in commands for part in (_ASKING, _ByText(command))]
-        return self._links_to(where).call(None, asked, end - now(), behind).values[1::2]
+        return self._links_to(where).call(None, asked, end - now(), undo).values[1::2]
 
-    def call_all(self, commands: Sequence[tuple[Names, Request]], seconds: float) -> list[Any]:
+    def call_all(self, commands: Sequence[tuple[str, Request]], seconds: float) -> list[Any]:
         """See `Links.call_all`: one batch a node, all nodes at once; those that have moved, once more."""
         end = now() + seconds
         replies: list[Any] = [None] * len(commands)
         places = list(range(len(commands)))
         for _ in range(2):
-            groups: dict[Where, list[int]] = {}
+            groups: dict[HostPort, list[int]] = {}
             for place in places:
-                groups.setdefault(self._owner(slot_of(commands[place][0]), end), []).append(place)
+                groups.setdefault(self._owner(key_slot(commands[place][0].encode()), end), []).append(place)
             self._round(groups, commands, end, replies)
             places = [place for place in places if isinstance(replies[place], MovedError)]
             if not places or now() >= end:
                 break
             for place in places:
                 moved = replies[place]
-                self._owners[slot_of(commands[place][0])] = (moved.host, int(moved.port))
+                self._owners[key_slot(commands[place][0].encode())] = (moved.host, int(moved.port))
             self._stale = True
         return replies
 
     def _round(
-        self, groups: dict[Where, list[int]], commands: Sequence[tuple[Names, Request]], end: float, into: list[Any]
+        self, groups: dict[HostPort, list[int]], commands: Sequence[tuple[str, Request]], end: float, into: list[Any]
     ) -> None:
         nodes = [self._node(where) for where in groups]
         batches = [[commands[place][1] for place in places] for places in groups.values()]
@@ -164,19 +154,19 @@ class Cluster:
         for node in list(self._nodes.values()):
             node.close()
 
-    def _links_to(self, where: Where) -> Links:
+    def _links_to(self, where: HostPort) -> Links:
         links = self._links.get(where)
         if links is None:
             links = self._links.setdefault(where, Links(self._seeds[0].at(*where)))
         return links
 
-    def _node(self, where: Where) -> Node:
+    def _node(self, where: HostPort) -> Node:
         node = self._nodes.get(where)
         if node is None:
-            node = self._nodes.setdefault(where, Node(self._seeds[0].at(*where), self._timeout))
+            node = self._nodes.setdefault(where, Node(self._seeds[0].at(*where), self._timeout, SCRIPTS))
         return node
 
-    def _instead(self, where: Where, slot: int, end: float) -> Where | None:
+    def _new_owner(self, where: HostPort, slot: int, end: float) -> HostPort | None:
         """Who has the slot now that ``where`` does not answer; None where nobody else has."""
         self._stale, self._doubted = True, where
         if now() >= end:
@@ -187,7 +177,7 @@ class Cluster:
             return None
         return found if found != where else None
 
-    def _owner(self, slot: int, end: float) -> Where:
+    def _owner(self, slot: int, end: float) -> HostPort:
         if self._stale:
             self._refresh(end, must=slot not in self._owners)
         where = self._owners.get(slot)
@@ -206,10 +196,10 @@ class Cluster:
             candidates = self._candidates()
             for turn, address in enumerate(candidates):
                 try:
-                    owners = self._asked(address, (end - now()) / (len(candidates) - turn + 1))
+                    owners = self._fetch_slots(address, (end - now()) / (len(candidates) - turn + 1))
                 except RedisError as failure:
-                    found = unavailable(failure)
-                    error = error or StoreUnavailable(f"{address.shown}: {found.reason}", found.denied)
+                    found = to_store_unavailable(failure)
+                    error = error or StoreUnavailable(f"{address.display_name}: {found.reason}", found.denied)
                     continue
                 self._owners = owners
                 self._stale, self._doubted = False, None
@@ -225,7 +215,7 @@ class Cluster:
         places = {**known, **seeds}
         return [places[where] for where in sorted(places, key=lambda where: where == self._doubted)]
 
-    def _asked(self, address: Address, seconds: float) -> dict[int, Where]:
+    def _fetch_slots(self, address: Address, seconds: float) -> dict[int, HostPort]:
         link = Link(address)
         try:
             (reply,) = link.exchange([_TOPOLOGY], seconds)
@@ -233,10 +223,10 @@ class Cluster:
             link.close()
         if isinstance(reply, RedisError):
             raise reply
-        return dict(_owned(reply, address.where[0]))
+        return dict(_parse_slots(reply, address.where[0]))
 
 
-def _owned(reply: list[Any], asked: str) -> Iterator[tuple[int, Where]]:
+def _parse_slots(reply: list[Any], asked: str) -> Iterator[tuple[int, HostPort]]:
     for first, last, master, *_ in reply:
         host = master[0].decode() if master[0] else ""  # a node that does not know its own address: where we found it
         if host == "?":

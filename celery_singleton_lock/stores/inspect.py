@@ -1,64 +1,43 @@
-"""A look at a store's servers, for start-up checks: who answers, who may evict locks, who is there twice."""
+"""A look at servers, for start-up checks: who answers, who may evict locks, who is there twice."""
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from redis.exceptions import RedisError
 
-from ..errors import StoreUnavailable
-from ..keys import names
-from ..protocol import Store
-from .address import Address
-from .commands import checked
-from .links import Links
-from .quorum import QuorumStore
-from .redis import RedisStore
-from .script import MARK, plain
+from ..errors import LockConfigError, StoreUnavailable
+from ..keys.names import names
+from ..locks.protocol import ServerState
+from ..transport.address import Address
+from ..transport.connection import INFO, Links
+from ..transport.requests import Request, plain
+from . import scripts
 
-#: How long a mark stays, in milliseconds: longer than a look at many slow servers takes.
-_MARK_MS = 20_000
+#: How long a mark stays, in seconds: longer than a look at many slow servers takes.
+_MARK_TTL = 20.0
 
 
-class Server(NamedTuple):
-    """What one server says of itself. ``error``: why it says nothing.
-
-    ``policy``: by which it evicts keys at its memory's limit; None where it has no limit, evicts nothing or may not be
-    asked. ``run``: names its process; None where it may not be asked.
-    """
-
-    shown: str
-    error: StoreUnavailable | None = None
-    policy: str | None = None
-    run: str | None = None
-
-
-def look(store: Store) -> list[Server]:
-    """Each of the store's servers, asked within the store's timeout; none for a store without."""
-    if isinstance(store, QuorumStore):
-        return [_ask(node.address, store.timeout) for node in store.nodes]
-    if isinstance(store, RedisStore):
-        try:
-            return [_ask(address, store.timeout) for address in store.route.servers(store.timeout)]
-        except StoreUnavailable as error:
-            return [Server(store.shown, error)]
-    return []
-
-
-def _ask(address: Address, timeout: float) -> Server:
-    links = Links(address)
+def look(address: Address, timeout: float) -> ServerState:
+    """What the server at ``address`` says of itself within ``timeout`` seconds."""
     try:
-        replies = links.call(None, [plain("INFO", "memory"), plain("INFO", "server")], timeout).values
+        replies = _ask(address, [plain("INFO", "memory"), INFO], timeout)
     except StoreUnavailable as error:
-        return Server(address.shown, error)
-    finally:
-        links.close()
+        return ServerState(address.display_name, error)
     memory, server = map(_fields, replies)
     policy = memory.get("maxmemory_policy", "noeviction")
     evicts = policy != "noeviction" and memory.get("maxmemory", "0") != "0"
-    return Server(address.shown, None, policy if evicts else None, server.get("run_id"))
+    return ServerState(address.display_name, None, policy if evicts else None, server.get("run_id"))
+
+
+def _ask(address: Address, requests: Sequence[Request], timeout: float) -> list[Any]:
+    links = Links(address)
+    try:
+        return links.call(None, requests, timeout).values
+    finally:
+        links.close()
 
 
 def _fields(reply: Any) -> dict[str, str]:
@@ -67,33 +46,40 @@ def _fields(reply: Any) -> dict[str, str]:
     return dict(line.split(":", 1) for line in reply.decode(errors="replace").splitlines() if ":" in line)
 
 
-def same_server(store: Store, servers: Sequence[Server]) -> tuple[str, str] | None:
-    """Two of a quorum's addresses that lead to one server, or to a server and its replica; None where all differ."""
-    if not isinstance(store, QuorumStore):
-        return None
+def check_different(addresses: Sequence[Address], states: Sequence[ServerState], prefix: str, timeout: float) -> None:
+    """Raise `LockConfigError` where two of a quorum's addresses lead to one server, or to a server and its replica."""
+    twice = _one_process(states) or _marked_twice(addresses, states, prefix, timeout)
+    if twice is not None:
+        raise LockConfigError(
+            f"singleton_lock_url: {twice[0]} and {twice[1]} are the same server, or one is the other's replica; "
+            "its vote must count once"
+        )
+
+
+def _one_process(states: Sequence[ServerState]) -> tuple[str, str] | None:
     runs: dict[str, str] = {}
-    for server in servers:
-        if server.run is not None and server.run in runs:
-            return runs[server.run], server.shown
-        if server.run is not None:
-            runs[server.run] = server.shown
-    return _marked_twice(store, [number for number, server in enumerate(servers) if server.error is None])
+    for state in states:
+        if state.run_id is not None and state.run_id in runs:
+            return runs[state.run_id], state.display_name
+        if state.run_id is not None:
+            runs[state.run_id] = state.display_name
+    return None
 
 
-def _marked_twice(store: QuorumStore, answering: Sequence[int]) -> tuple[str, str] | None:
-    bucket = names(store.prefix, "a quorum's servers").bucket
-    mark = secrets.token_hex(16)
-    keys = [f"{bucket}mark:{mark}:{number}" for number in range(len(store.nodes))]
-    for number in answering:
-        address = store.nodes[number].address
-        links = Links(address)
+def _marked_twice(
+    addresses: Sequence[Address], states: Sequence[ServerState], prefix: str, timeout: float
+) -> tuple[str, str] | None:
+    bucket = names(prefix, "a quorum's servers").bucket
+    nonce = secrets.token_hex(16)
+    keys = [f"{bucket}mark:{nonce}:{number}" for number in range(len(addresses))]
+    for number, address in enumerate(addresses):
+        if states[number].error is not None:
+            continue
         try:
-            reply = links.call(None, [MARK(keys, number + 1, _MARK_MS)], store.timeout).values[0]
-            found = [other for other, here in enumerate(checked(reply)) if here and other != number]
+            (reply,) = _ask(address, [scripts.mark(keys, number, _MARK_TTL)], timeout)
+            found = [other for other, here in enumerate(scripts.checked(reply)) if here and other != number]
         except StoreUnavailable:
-            continue  # what does not bear the question now will not have a vote, and says so then
-        finally:
-            links.close()
+            continue  # unreachable now: it cannot vote, and is reported when used
         if found:
-            return store.nodes[found[0]].address.shown, address.shown
+            return addresses[found[0]].display_name, address.display_name
     return None

@@ -8,19 +8,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Generic, TypeVar
 
-from ..clock import Clock, now
-from ..keys import Names
-from ..protocol import (
+from ..keys.names import Names
+from ..locks.clock import Clock, now
+from ..locks.protocol import (
+    DEFAULT_PREFIX,
+    DEFAULT_TIMEOUT,
     FENCE_TTL,
+    AcquireRequest,
     Answer,
-    Ask,
     Granted,
-    Hold,
+    HeldLock,
     Holder,
     Recorded,
+    RecordWrite,
+    ServerState,
     Taken,
-    Write,
-    refusal_time,
+    tombstone_ttl,
 )
 
 V = TypeVar("V")
@@ -67,14 +70,15 @@ class MemoryStore:
     """The store contract in one process. ``clock`` moves the expiries, ``wall`` (unix seconds) feeds the fences."""
 
     shared = False
+    majority = 1
     _named: ClassVar[dict[str, MemoryStore]] = {}
     _naming = threading.Lock()
 
     def __init__(
         self,
         *,
-        prefix: str = "singleton-lock",
-        timeout: float = 1.0,
+        prefix: str = DEFAULT_PREFIX,
+        timeout: float = DEFAULT_TIMEOUT,
         clock: Clock = now,
         wall: Callable[[], float] = time.time,
     ) -> None:
@@ -84,7 +88,7 @@ class MemoryStore:
         self._lock = threading.Lock()
         self._locks: _Expiring[_Lock] = _Expiring(clock)
         self._fences: _Expiring[int] = _Expiring(clock)
-        self._refused: _Expiring[bool] = _Expiring(clock)
+        self._tombstones: _Expiring[bool] = _Expiring(clock)
         self._records: _Expiring[Recorded] = _Expiring(clock)
 
     @classmethod
@@ -93,58 +97,61 @@ class MemoryStore:
         with cls._naming:
             return cls._named.setdefault(f"{url} {prefix}", cls(prefix=prefix, timeout=timeout))
 
-    def acquire(self, ask: Ask) -> Answer:
+    def acquire(self, request: AcquireRequest) -> Answer:
         """See `Store.acquire`."""
-        names = ask.names
+        names = request.names
         with self._lock:
             lock = self._locks.get(names.lock)
-            if lock is not None and lock.token == ask.token and not lock.resting:
-                self._locks.set(names.lock, lock, ask.ttl)
+            if lock is not None and lock.token == request.token and not lock.resting:
+                self._locks.set(names.lock, lock, request.ttl)
                 return Granted(lock.fence)
-            if ask.record_id is not None:
-                name = names.record(ask.record_id)
+            if request.record_id is not None:
+                name = names.record(request.record_id)
                 record = self._records.get(name)
-                if record is not None and record.rank >= ask.rank:
+                if record is not None and record.attempt >= request.attempt:
                     return record._replace(ttl=self._records.remaining(name))
-            refused = self._refused.get(names.refused(ask.token)) is not None
-            taken_over = lock is not None and lock.resting and lock.holder.task_id == ask.holder.task_id is not None
-            if refused or (lock is not None and not taken_over):
+            dead = self._tombstones.get(names.tombstone(request.token)) is not None
+            taken_over = lock is not None and lock.resting and lock.holder.task_id == request.holder.task_id is not None
+            if dead or (lock is not None and not taken_over):
                 return self._taken(names, lock)
             fence = max((self._fences.get(names.fence) or 0) + 1, int(self._wall() * 1_000_000))
             self._fences.set(names.fence, fence, FENCE_TTL)
-            self._locks.set(names.lock, _Lock(ask.token, fence, ask.holder), ask.ttl)
+            self._locks.set(names.lock, _Lock(request.token, fence, request.holder), request.ttl)
             return Granted(fence)
 
-    def renew(self, holds: Sequence[Hold], timeout: float) -> list[bool | None]:
+    def renew(self, locks: Sequence[HeldLock], timeout: float) -> list[bool | None]:
         """See `Store.renew`."""
         with self._lock:
-            return [self._renew(hold) for hold in holds]
+            return [self._renew(lock) for lock in locks]
 
-    def _renew(self, hold: Hold) -> bool:
-        lock = self._locks.get(hold.names.lock)
-        if lock is None or lock.token != hold.token or lock.resting:
+    def _renew(self, held: HeldLock) -> bool:
+        names = held.names
+        lock = self._locks.get(names.lock)
+        if lock is None or lock.token != held.token or lock.resting:
             return False
-        ttl = hold.ttl if hold.exact else max(hold.ttl, self._locks.remaining(hold.names.lock))
-        self._locks.set(hold.names.lock, lock, ttl)
-        self._fences.set(hold.names.fence, self._fences.get(hold.names.fence) or lock.fence, FENCE_TTL)
+        ttl = held.ttl if held.may_shorten else max(held.ttl, self._locks.remaining(names.lock))
+        self._locks.set(names.lock, lock, ttl)
+        self._fences.set(names.fence, self._fences.get(names.fence) or lock.fence, FENCE_TTL)
         return True
 
-    def release(self, hold: Hold, *, rest: float = 0.0, write: Write | None = None, unanswered: bool = False) -> bool:
+    def release(
+        self, lock: HeldLock, *, rest: float = 0.0, write: RecordWrite | None = None, unanswered: bool = False
+    ) -> bool:
         """See `Store.release`."""
-        names = hold.names
+        names = lock.names
         with self._lock:
-            lock = self._locks.get(names.lock)
-            mine = lock is not None and lock.token == hold.token
-            if write is not None and (mine or (self._fences.get(names.fence) or 0) <= hold.fence):
-                record = Recorded(write.body, write.rank, hold.fence)
+            found = self._locks.get(names.lock)
+            mine = found is not None and found.token == lock.token
+            if write is not None and (mine or (self._fences.get(names.fence) or 0) <= lock.fence):
+                record = Recorded(write.body, write.attempt, lock.fence)
                 self._records.set(names.record(write.record_id), record, write.ttl)
             if unanswered:
-                self._refused.set(names.refused(hold.token), True, refusal_time(hold.ttl))
-            if lock is None or not mine:
+                self._tombstones.set(names.tombstone(lock.token), True, tombstone_ttl(lock.ttl))
+            if found is None or not mine:
                 return False
             if rest > 0:
-                lock.resting = True
-                self._locks.set(names.lock, lock, rest)
+                found.resting = True
+                self._locks.set(names.lock, found, rest)
             else:
                 self._locks.pop(names.lock)
             return True
@@ -159,6 +166,10 @@ class MemoryStore:
         if lock is None:
             return Taken(Holder(), None)
         return Taken(lock.holder, self._locks.remaining(names.lock), lock.resting, lock.token, lock.fence)
+
+    def inspect(self) -> list[ServerState]:
+        """See `Store.inspect`."""
+        return []
 
     def close(self) -> None:
         """Nothing is open."""

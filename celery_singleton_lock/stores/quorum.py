@@ -1,7 +1,8 @@
 """Locks on several independent servers: what a majority of them grants, with one fence.
 
 The algorithm is Redlock's (Redis's documentation, "Distributed locks with Redis"), with three things more: the fence is
-agreed by the same majority, late requests are undone on their own connections, and a node without memory is set again.
+agreed by the same majority, late requests are undone on their own connections, and a lock is restored on a node that
+lost its memory.
 """
 
 from __future__ import annotations
@@ -11,82 +12,97 @@ from collections.abc import Callable, Iterable, Sequence
 
 from redis.exceptions import RedisError
 
-from ..clock import now
 from ..errors import StoreUnavailable
-from ..keys import Names
-from ..protocol import Answer, Ask, Granted, Hold, Recorded, Split, Taken, Write, call_timeout
-from . import commands
-from .address import Address
-from .fanout import FanOut
-from .node import Node
-from .refusal import unavailable
-from .script import Reply, Request
+from ..keys.names import Names
+from ..locks.clock import now
+from ..locks.protocol import (
+    AcquireRequest,
+    Answer,
+    Granted,
+    HeldLock,
+    Recorded,
+    RecordWrite,
+    ServerState,
+    SplitVote,
+    Taken,
+    call_timeout,
+)
+from ..transport.address import Address
+from ..transport.errors import to_store_unavailable
+from ..transport.fanout import FanOut
+from ..transport.node import Node
+from ..transport.requests import Reply, Request
+from ..transport.urls import Url
+from . import scripts
+from .inspect import check_different, look
 from .votes import Tally, Votes
 
 
-class _Attempt:
-    """One token's try for one lock."""
+class _Ballot:
+    """One token's try for one lock. ``silent``: what to say of the servers that have not answered."""
 
-    def __init__(self, ask: Ask, start: float, end: float, fence: int) -> None:
-        self.ask = ask
+    def __init__(self, request: AcquireRequest, start: float, end: float, fence: int) -> None:
+        self.request = request
         self.start = start
         self.end = end
         self.fence = fence
         self.doubtful = False  # a request may still be carried out, on a connection that is gone
         self.asked: set[int] = set()
+        self.silent: Callable[[], list[StoreUnavailable]] = list
 
-    def hold(self) -> Hold:
+    def lock(self) -> HeldLock:
         """What has to be undone."""
-        return Hold(self.ask.names, self.ask.token, self.fence, self.ask.ttl)
+        return HeldLock(self.request.names, self.request.token, self.fence, self.request.ttl)
 
 
 class QuorumStore:
-    """The store contract on independent servers. Raises `LockConfigError` for a malformed URL."""
+    """The store contract on independent servers; connects on first use. Raises `LockConfigError`."""
 
     shared = True
 
     def __init__(
-        self, urls: Sequence[str], *, prefix: str, timeout: float, wall: Callable[[], float] = time.time
+        self, urls: Sequence[Url], *, prefix: str, timeout: float, wall: Callable[[], float] = time.time
     ) -> None:
         self.prefix = prefix
         self.timeout = timeout
         servers: dict[int, str] = {}
-        self.nodes = [Node(Address(url), timeout, servers) for url in urls]
+        self.nodes = [Node(Address(url), timeout, scripts.SCRIPTS, servers) for url in urls]
         self.majority = len(urls) // 2 + 1
         self._wall = wall
 
     def __repr__(self) -> str:
-        return f"<QuorumStore {', '.join(node.address.shown for node in self.nodes)}>"
+        return f"<QuorumStore {', '.join(node.address.display_name for node in self.nodes)}>"
 
-    def acquire(self, ask: Ask) -> Answer:
-        """See `Store.acquire`. A token is asked with once: whoever is answered `Split` comes back with another."""
+    def acquire(self, request: AcquireRequest) -> Answer:
+        """See `Store.acquire`. Each call uses a fresh token; after a `SplitVote`, try again with a new one."""
         start = now()
-        attempt = _Attempt(ask, start, start + ask.bound(self.timeout), int(self._wall() * 1_000_000))
+        bound = request.timeout if request.timeout is not None else call_timeout(self.timeout, request.ttl)
+        ballot = _Ballot(request, start, start + bound, int(self._wall() * 1_000_000))
         try:
-            votes = self._ask(attempt)
+            votes = self._ask(ballot)
             if votes.recorded:
-                return self._copied(attempt, max(votes.recorded, key=lambda record: record.fence))
-            if votes.won and not votes.agreed(attempt.fence):
-                attempt.fence = votes.highest(attempt.fence)
-                votes = self._ask(attempt, last=True)
+                return self._copied(ballot, max(votes.recorded, key=lambda record: record.fence))
+            if votes.won and not votes.agreed(ballot.fence):
+                ballot.fence = votes.highest(ballot.fence)
+                votes = self._ask(ballot, last=True)
         except BaseException:  # a time limit, say: whatever was granted meanwhile is given back
-            attempt.doubtful = True
-            self._undo(attempt, None)
+            ballot.doubtful = True
+            self._undo(ballot, None)
             raise
-        if votes.agreed(attempt.fence):
-            return Granted(attempt.fence, attempt.doubtful)
-        attempt.fence = votes.highest(attempt.fence)
-        self._undo(attempt, votes)
+        if votes.agreed(ballot.fence):
+            return Granted(ballot.fence, ballot.doubtful)
+        ballot.fence = votes.highest(ballot.fence)
+        self._undo(ballot, votes)
         holder = votes.holder()
         if holder is not None:
             return holder
         if not votes.won and votes.winnable:
-            raise self._unreachable("answered", votes.answered, votes.errors)
-        return Split(now() - start)
+            raise self._unreachable("answered", votes.answered, votes.errors + ballot.silent())
+        return SplitVote(now() - start)
 
-    def _ask(self, attempt: _Attempt, last: bool = False) -> Votes:
+    def _ask(self, ballot: _Ballot, last: bool = False) -> Votes:
         votes = Votes(self.majority, len(self.nodes))
-        fence = attempt.fence
+        fence = ballot.fence
 
         def count(index: int, reply: Reply) -> bool:
             votes.count(index, reply)
@@ -96,13 +112,13 @@ class QuorumStore:
                 return votes.agreed(fence) or not votes.agreeable(fence)
             return votes.won or votes.holder() is not None
 
-        flight = FanOut(self.nodes, self._all(commands.acquire(attempt.ask, fence)), attempt.ask.token)
-        flight.run(attempt.end, count)
+        flight = FanOut(self.nodes, self._all(scripts.acquire(ballot.request, fence)), ballot.request.token)
+        flight.run(ballot.end, count)
         # A reply that is only late is owed on a connection that the token's next request takes first. On a broken
         # one the request is in doubt: a server may carry it out after everything that follows.
-        attempt.doubtful = attempt.doubtful or flight.doubtful
-        attempt.asked |= flight.asked
-        votes.errors += flight.missing()
+        ballot.doubtful = ballot.doubtful or flight.doubtful
+        ballot.asked |= flight.asked
+        ballot.silent = flight.missing
         return votes
 
     def _unreachable(self, verb: str, answered: int, errors: Iterable[StoreUnavailable]) -> StoreUnavailable:
@@ -111,32 +127,32 @@ class QuorumStore:
         text = f"{answered} of {len(self.nodes)} servers {verb}, {self.majority} are needed: {reasons}"
         return StoreUnavailable(text, any(error.denied for error in errors))
 
-    def _undo(self, attempt: _Attempt, votes: Votes | None) -> None:
+    def _undo(self, ballot: _Ballot, votes: Votes | None) -> None:
         """Send the undo wherever the lock may have been taken; wait only for those that said so."""
         granted = set() if votes is None else set(votes.granted)
-        where = attempt.asked
+        where = ballot.asked
         if votes is None:
             where = set(range(len(self.nodes)))
-        elif not attempt.doubtful:
+        elif not ballot.doubtful:
             where = where - set(votes.taken)
         if not where:
             return
-        command = commands.release(attempt.hold(), unanswered=attempt.doubtful, raise_fence=True)
+        command = scripts.release(ballot.lock(), unanswered=ballot.doubtful, raise_fence=True)
 
         def count(index: int, reply: Reply) -> bool:
             granted.discard(index)
             return not granted
 
-        flight = FanOut(self.nodes, self._all(command), attempt.ask.token, where, now() + attempt.ask.ttl)
-        flight.run(attempt.end if granted else now(), count)
+        flight = FanOut(self.nodes, self._all(command), ballot.request.token, where, now() + ballot.request.ttl)
+        flight.run(ballot.end if granted else now(), count)
 
-    def _copied(self, attempt: _Attempt, record: Recorded) -> Recorded:
+    def _copied(self, ballot: _Ballot, record: Recorded) -> Recorded:
         """One server's record is proof; it is answered once a majority has it, so that no later asker misses it."""
-        ask = attempt.ask
-        assert ask.record_id is not None
-        undo = commands.release(attempt.hold(), unanswered=attempt.doubtful, raise_fence=True)
+        request = ballot.request
+        assert request.record_id is not None
+        undo = scripts.release(ballot.lock(), unanswered=ballot.doubtful, raise_fence=True)
         written = self._count_ones(
-            [undo, commands.copy(ask.names, record, ask.record_id)], ask.token, attempt.end, ask.ttl
+            [undo, scripts.copy(request.names, record, request.record_id)], request.token, ballot.end, request.ttl
         )
         if isinstance(written, StoreUnavailable):
             raise written
@@ -156,7 +172,7 @@ class QuorumStore:
             if isinstance(reply, StoreUnavailable):
                 errors.append(reply)
             elif isinstance(reply[-1], RedisError):
-                errors.append(unavailable(reply[-1]))
+                errors.append(to_store_unavailable(reply[-1]))
             else:
                 answered += 1
                 ones += reply[-1] == 1
@@ -168,18 +184,20 @@ class QuorumStore:
             return self._unreachable("carried it out", answered, errors + flight.missing())
         return ones
 
-    def renew(self, holds: Sequence[Hold], timeout: float) -> list[bool | None]:
-        """See `Store.renew`. A node that has lost its memory is set again."""
-        tally = Tally(self.majority, len(holds))
+    def renew(self, locks: Sequence[HeldLock], timeout: float) -> list[bool | None]:
+        """See `Store.renew`. On a node that has lost its memory the lock is restored."""
+        tally = Tally(self.majority, len(locks))
         # No token: nothing needs to follow behind a renewal, since a release raises the fence past it.
-        flight = FanOut(self.nodes, self._all(*[commands.renew(hold, again=True) for hold in holds]))
+        flight = FanOut(self.nodes, self._all(*[scripts.renew(lock, restore=True) for lock in locks]))
         flight.run(now() + timeout, lambda index, reply: tally.count(reply))
         return tally.verdicts()
 
-    def release(self, hold: Hold, *, rest: float = 0.0, write: Write | None = None, unanswered: bool = False) -> bool:
+    def release(
+        self, lock: HeldLock, *, rest: float = 0.0, write: RecordWrite | None = None, unanswered: bool = False
+    ) -> bool:
         """See `Store.release`."""
-        command = commands.release(hold, rest, write, unanswered, raise_fence=hold.fence > 0)
-        held = self._count_ones([command], hold.token, now() + call_timeout(self.timeout, hold.ttl), hold.ttl)
+        command = scripts.release(lock, rest, write, unanswered, raise_fence=lock.fence > 0)
+        held = self._count_ones([command], lock.token, now() + call_timeout(self.timeout, lock.ttl), lock.ttl)
         if isinstance(held, StoreUnavailable):
             raise held
         return held > 0  # of a majority that answered: all of it must say that it was lost
@@ -192,7 +210,7 @@ class QuorumStore:
             votes.count(index, reply)
             return votes.holder() is not None or votes.free >= self.majority
 
-        flight = FanOut(self.nodes, self._all(commands.peek(names)))
+        flight = FanOut(self.nodes, self._all(scripts.peek(names)))
         flight.run(now() + self.timeout, count)
         if votes.holder() is None and votes.holdable:
             raise self._unreachable("answered", votes.answered, votes.errors + flight.missing())
@@ -200,6 +218,13 @@ class QuorumStore:
 
     def _all(self, *batch: Request) -> list[tuple[Request, ...]]:
         return [batch] * len(self.nodes)
+
+    def inspect(self) -> list[ServerState]:
+        """See `Store.inspect`."""
+        addresses = [node.address for node in self.nodes]
+        states = [look(address, self.timeout) for address in addresses]
+        check_different(addresses, states, self.prefix, self.timeout)
+        return states
 
     def close(self) -> None:
         """See `Store.close`."""

@@ -8,15 +8,16 @@ from typing import Any, Protocol
 from redis.exceptions import RedisError
 
 from ..errors import StoreUnavailable
-from ..keys import Names
-from ..protocol import Answer, Ask, Granted, Hold, Taken, Write, call_timeout
-from . import commands
-from .address import Address
-from .links import Links, Replies, Then
-from .refusal import unavailable
-from .script import Request, plain
-from .sentinel import SentinelAddress
-from .urls import scheme_of
+from ..keys.names import Names
+from ..locks.protocol import AcquireRequest, Answer, Granted, HeldLock, RecordWrite, ServerState, Taken, call_timeout
+from ..transport.address import Address
+from ..transport.connection import FollowUp, Links, Replies
+from ..transport.errors import to_store_unavailable
+from ..transport.requests import Request, plain
+from ..transport.sentinel import SentinelAddress
+from ..transport.urls import Url
+from . import scripts
+from .inspect import look
 
 #: What is left of a call's time, in seconds, when replicas should have acknowledged: a server looks at the end of a
 #: WAIT ten times a second, and then an undo may have to follow.
@@ -28,14 +29,14 @@ class Route(Protocol):
 
     def call(
         self,
-        names: Names | None,
+        bucket: str | None,
         commands: Sequence[Request],
         seconds: float,
-        behind: Callable[[], Request] | None = None,
-        then: Then | None = None,
+        undo: Callable[[], Request] | None = None,
+        follow_up: FollowUp | None = None,
     ) -> Replies: ...
 
-    def call_all(self, commands: Sequence[tuple[Names, Request]], seconds: float) -> list[Any]: ...
+    def call_all(self, commands: Sequence[tuple[str, Request]], seconds: float) -> list[Any]: ...
 
     def servers(self, seconds: float) -> list[Address]: ...
 
@@ -43,89 +44,98 @@ class Route(Protocol):
 
 
 class RedisStore:
-    """The store contract on one server. Raises `LockConfigError` for a malformed URL; connects on first use.
+    """The store contract on one server, alone, with replicas or under Sentinels; connects on first use.
 
-    ``min_replicas``: how many replicas must have acknowledged a lock before it counts as granted.
+    ``route``: the way to its server; ``display_name``: for logs; ``min_replicas``: how many replicas must have
+    acknowledged a lock before it counts as granted.
     """
 
     shared = True
-    route: Route
+    majority = 1
 
-    def __init__(self, url: str, *, prefix: str, timeout: float, min_replicas: int = 0) -> None:
-        address = SentinelAddress(url) if scheme_of(url) == "sentinel" else Address(url)
-        self._set_up(Links(address), address.shown, prefix, timeout, min_replicas)
-
-    def _set_up(self, route: Route, shown: str, prefix: str, timeout: float, min_replicas: int) -> None:
+    def __init__(self, route: Route, display_name: str, *, prefix: str, timeout: float, min_replicas: int = 0) -> None:
         self.prefix = prefix
         self.timeout = timeout
         self.route = route
-        self.shown = shown
+        self.display_name = display_name
         self._min_replicas = min_replicas
 
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.shown}>"
+    @classmethod
+    def at(cls, url: Url, *, prefix: str, timeout: float, min_replicas: int = 0) -> RedisStore:
+        """The store on the server, or behind the Sentinels, of ``url``. Raises `LockConfigError`."""
+        address = SentinelAddress(url) if url.kind == "sentinel" else Address(url)
+        return cls(Links(address), url.display_name, prefix=prefix, timeout=timeout, min_replicas=min_replicas)
 
-    def acquire(self, ask: Ask) -> Answer:
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.display_name}>"
+
+    def acquire(self, request: AcquireRequest) -> Answer:
         """See `Store.acquire`. With ``min_replicas`` a grant costs a second round trip, and the replicas' own."""
-        undo = Hold(ask.names, ask.token, 0, ask.ttl)
-        bound = ask.bound(self.timeout)
-        command, behind = commands.acquire(ask), lambda: commands.release(undo, unanswered=True)
-        then = self._wait(undo) if self._min_replicas else None
-        replies = self.route.call(ask.names, [command], bound, behind, then)
-        answer = commands.answer(replies.values[0])
+        lock = HeldLock(request.names, request.token, 0, request.ttl)
+        bound = request.timeout if request.timeout is not None else call_timeout(self.timeout, request.ttl)
+        undo, follow_up = lambda: scripts.release(lock, unanswered=True), None
+        if self._min_replicas:
+            follow_up = self._wait_for_replicas(lock)
+        replies = self.route.call(request.names.bucket, [scripts.acquire(request)], bound, undo, follow_up)
+        answer = scripts.answer(replies.values[0])
         assert answer is not None
         if isinstance(answer, Granted):
-            self._check_replicas(replies.values)
-            return answer._replace(unanswered=replies.unanswered)
-        if replies.unanswered:  # the late request may yet be carried out: it must find its token refused
+            if self._min_replicas and (problem := self._replicas_problem(replies.values)) is not None:
+                raise problem
+            return Granted(answer.fence, unanswered=True) if replies.unanswered else answer
+        if replies.unanswered:  # the late request may yet be carried out: it must find its token's tombstone
             try:
-                self.release(undo, unanswered=True)
+                self.release(lock, unanswered=True)
             except StoreUnavailable:
                 pass  # what it takes then ends with its ttl
         return answer
 
-    def _wait(self, undo: Hold) -> Then:
-        def then(values: list[Any], left: float) -> Sequence[Request]:
-            if len(values) == 1 and isinstance(commands.answer(values[0]), Granted):
-                return [plain("WAIT", self._min_replicas, commands.milliseconds(left - max(RESERVE, left / 4)))]
+    def _wait_for_replicas(self, lock: HeldLock) -> FollowUp:
+        def follow_up(values: list[Any], left: float) -> Sequence[Request]:
+            if len(values) == 1 and isinstance(scripts.answer(values[0]), Granted):
+                return [plain("WAIT", self._min_replicas, scripts.milliseconds(left - max(RESERVE, left / 4)))]
             if len(values) == 2 and self._replicas_problem(values):
-                return [commands.release(undo)]
+                return [scripts.release(lock)]
             return ()
 
-        return then
+        return follow_up
 
     def _replicas_problem(self, values: list[Any]) -> StoreUnavailable | None:
         count = values[1]
         if isinstance(count, RedisError):
-            return unavailable(count)
+            return to_store_unavailable(count)
         if count < self._min_replicas:
             return StoreUnavailable(f"{count} of {self._min_replicas} replicas acknowledged the lock in time")
         return None
 
-    def _check_replicas(self, values: list[Any]) -> None:
-        problem = self._replicas_problem(values) if self._min_replicas else None
-        if problem is not None:
-            raise problem
-
-    def renew(self, holds: Sequence[Hold], timeout: float) -> list[bool | None]:
+    def renew(self, locks: Sequence[HeldLock], timeout: float) -> list[bool | None]:
         """See `Store.renew`."""
-        replies = self.route.call_all([(hold.names, commands.renew(hold)) for hold in holds], timeout)
+        replies = self.route.call_all([(lock.names.bucket, scripts.renew(lock)) for lock in locks], timeout)
         failed = [reply for reply in replies if isinstance(reply, (RedisError, StoreUnavailable))]
         if failed and len(failed) == len(replies):
-            commands.checked(failed[0])
+            scripts.checked(failed[0])
         return [None if isinstance(reply, (RedisError, StoreUnavailable)) else reply == 1 for reply in replies]
 
-    def release(self, hold: Hold, *, rest: float = 0.0, write: Write | None = None, unanswered: bool = False) -> bool:
+    def release(
+        self, lock: HeldLock, *, rest: float = 0.0, write: RecordWrite | None = None, unanswered: bool = False
+    ) -> bool:
         """See `Store.release`."""
-        command = commands.release(hold, rest, write, unanswered)
-        replies = self.route.call(hold.names, [command], call_timeout(self.timeout, hold.ttl))
+        command = scripts.release(lock, rest, write, unanswered)
+        replies = self.route.call(lock.names.bucket, [command], call_timeout(self.timeout, lock.ttl))
         # Sent twice, the first may have freed it: what is not known is not called lost.
-        return bool(commands.checked(replies.values[0]) == 1) or replies.unanswered
+        return bool(scripts.checked(replies.values[0]) == 1) or replies.unanswered
 
     def peek(self, names: Names) -> Taken | None:
         """See `Store.peek`."""
-        answer = commands.answer(self.route.call(names, [commands.peek(names)], self.timeout).values[0])
+        answer = scripts.answer(self.route.call(names.bucket, [scripts.peek(names)], self.timeout).values[0])
         return answer if isinstance(answer, Taken) else None
+
+    def inspect(self) -> list[ServerState]:
+        """See `Store.inspect`."""
+        try:
+            return [look(address, self.timeout) for address in self.route.servers(self.timeout)]
+        except StoreUnavailable as error:
+            return [ServerState(self.display_name, error)]
 
     def close(self) -> None:
         """See `Store.close`."""

@@ -7,10 +7,10 @@ from collections import Counter
 from redis.exceptions import RedisError
 
 from ..errors import StoreUnavailable
-from ..protocol import Granted, Recorded, Taken
-from . import commands
-from .refusal import unavailable
-from .script import Reply
+from ..locks.protocol import Granted, Recorded, Taken
+from ..transport.errors import to_store_unavailable
+from ..transport.requests import Reply
+from . import scripts
 
 
 class Votes:
@@ -32,9 +32,9 @@ class Votes:
             self.errors.append(reply)
             return
         if isinstance(reply[0], RedisError):
-            self.errors.append(unavailable(reply[0]))
+            self.errors.append(to_store_unavailable(reply[0]))
             return
-        answer = commands.answer(reply[0])
+        answer = scripts.answer(reply[0])
         if isinstance(answer, Granted):
             self.granted[index] = answer.fence
             self._fences[answer.fence] += 1
@@ -103,15 +103,15 @@ class Votes:
 
 
 class Tally:
-    """The replies to one batch of renewals: for each hold, whether a majority has it still."""
+    """The replies to one batch of renewals: for each lock, whether a majority has it still."""
 
-    def __init__(self, majority: int, holds: int) -> None:
+    def __init__(self, majority: int, locks: int) -> None:
         self._majority = majority
-        self._yes = [0] * holds
-        self._no = [0] * holds
+        self._yes = [0] * locks
+        self._no = [0] * locks
 
     def count(self, reply: Reply) -> bool:
-        """Count the reply of one server. Returns whether every hold is decided."""
+        """Count the reply of one server. Returns whether every lock is decided."""
         if isinstance(reply, StoreUnavailable):
             return False
         for place, value in enumerate(reply):
@@ -122,7 +122,7 @@ class Tally:
         return None not in self.verdicts()
 
     def verdicts(self) -> list[bool | None]:
-        """By hold: True, False, or None where nobody can tell."""
+        """By lock: True, False, or None where nobody can tell."""
         most = self._majority
         return [
             True if yes >= most else False if no >= most else None for yes, no in zip(self._yes, self._no, strict=True)

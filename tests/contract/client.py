@@ -6,8 +6,8 @@ import threading
 from collections.abc import Sequence
 from typing import Protocol
 
-from celery_singleton_lock.keys import Names, names
-from celery_singleton_lock.protocol import Answer, Ask, Granted, Hold, Holder, Store, Write
+from celery_singleton_lock.keys.names import Names, names
+from celery_singleton_lock.locks.protocol import AcquireRequest, Answer, Granted, HeldLock, Holder, RecordWrite, Store
 
 TTL = 30.0
 #: No answer of these tests takes so long that a remaining time would be wrong by more, in seconds.
@@ -38,9 +38,9 @@ class Client:
         self.names: Names = names(store.prefix, key)
         self.fence = 0
 
-    def acquire(self, ttl: float = TTL, record_id: str | None = None, rank: int = 0) -> Answer:
+    def acquire(self, ttl: float = TTL, record_id: str | None = None, attempt: int = 0) -> Answer:
         """Ask for the lock."""
-        answer = self.store.acquire(Ask(self.names, self.token, self.holder, ttl, record_id, rank))
+        answer = self.store.acquire(AcquireRequest(self.names, self.token, self.holder, ttl, record_id, attempt))
         if isinstance(answer, Granted):
             self.fence = answer.fence
         return answer
@@ -51,9 +51,9 @@ class Client:
         assert isinstance(answer, Granted)
         return answer.fence
 
-    def hold(self, ttl: float = TTL) -> Hold:
+    def hold(self, ttl: float = TTL) -> HeldLock:
         """What renewal and release say."""
-        return Hold(self.names, self.token, self.fence, ttl)
+        return HeldLock(self.names, self.token, self.fence, ttl)
 
     def renew(self, ttl: float = TTL) -> bool | None:
         """Renew the lock."""
@@ -62,16 +62,16 @@ class Client:
 
     def extend(self, ttl: float) -> bool | None:
         """Set the lock's end, to an earlier one, too."""
-        (held,) = self.store.renew([self.hold(ttl)._replace(exact=True)], 1.0)
+        (held,) = self.store.renew([self.hold(ttl)._replace(may_shorten=True)], 1.0)
         return held
 
-    def release(self, rest: float = 0.0, write: Write | None = None, unanswered: bool = False) -> bool:
+    def release(self, rest: float = 0.0, write: RecordWrite | None = None, unanswered: bool = False) -> bool:
         """Free the lock."""
         return self.store.release(self.hold(), rest=rest, write=write, unanswered=unanswered)
 
-    def record(self, body: bytes = BODY, rank: int = 0, ttl: float = 60.0) -> bool:
+    def record(self, body: bytes = BODY, attempt: int = 0, ttl: float = 60.0) -> bool:
         """Free the lock and leave a record."""
-        return self.release(write=Write(RECORD, rank, body, ttl))
+        return self.release(write=RecordWrite(RECORD, attempt, body, ttl))
 
 
 def about(seconds: float | None, expected: float) -> bool:

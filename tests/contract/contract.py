@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from celery_singleton_lock.protocol import Store
+from celery_singleton_lock.locks.protocol import Store
 
 from .client import ANNA, BERT, BackDoor, Client
 from .lock_contract import LockContract

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from celery_singleton_lock.protocol import FENCE_TTL, Granted, Holder, Store, Taken
+from celery_singleton_lock.locks.protocol import FENCE_TTL, Granted, Holder, Store, Taken
 
 from .client import ANNA, BERT, RECORD, TTL, BackDoor, Client, about, all_at_once
 
@@ -189,7 +189,7 @@ class LockContract:
         assert door.lifetimes().get(bert.names.lock, 0.0) <= 0.4
         bert.release(rest=9, unanswered=True)
         lifetimes = door.lifetimes()
-        assert about(lifetimes[bert.names.refused(bert.token)], 4 * TTL)
+        assert about(lifetimes[bert.names.tombstone(bert.token)], 4 * TTL)
         assert max(lifetimes.values()) <= FENCE_TTL
 
     def test_closed_store_opens_again(self, anna: Client, bert: Client, store: Store) -> None:

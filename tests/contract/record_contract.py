@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from celery_singleton_lock.protocol import Granted, Holder, Recorded, Store, Taken
+from celery_singleton_lock.locks.protocol import Granted, Holder, Recorded, Store, Taken
 
 from .client import ANNA, BODY, RECORD, BackDoor, Client, about
 
@@ -44,8 +44,8 @@ class RecordContract:
     def test_rank_of_a_record(self, anna: Client, bert: Client, recorded: int, asked: int, kind: type) -> None:
         """A record answers its own attempt and earlier ones, and no later one."""
         anna.granted()
-        anna.record(rank=recorded)
-        assert isinstance(bert.acquire(record_id=RECORD, rank=asked), kind)
+        anna.record(attempt=recorded)
+        assert isinstance(bert.acquire(record_id=RECORD, attempt=asked), kind)
 
     def test_record_wins_over_taken(self, anna: Client, bert: Client, store: Store) -> None:
         """Who asks for a record gets it although the lock is taken, or resting."""
@@ -92,8 +92,8 @@ class RecordContract:
         anna.granted()
         anna.record(b"first")
         bert.granted()
-        bert.record(b"second", rank=1)
-        answer = anna.acquire(record_id=RECORD, rank=1)
+        bert.record(b"second", attempt=1)
+        answer = anna.acquire(record_id=RECORD, attempt=1)
         assert isinstance(answer, Recorded)
         assert answer.body == b"second"
 

@@ -10,15 +10,16 @@ import pytest
 import redis
 
 from celery_singleton_lock import StoreUnavailable, open_store
-from celery_singleton_lock.keys import names
-from celery_singleton_lock.protocol import Holder, Recorded, Store, Taken
+from celery_singleton_lock.keys.names import names
+from celery_singleton_lock.locks.protocol import Holder, Recorded, Store, Taken
+from celery_singleton_lock.stores.scripts import encode_holder
 
 from ..support.servers import Server
 from .client import ANNA, BERT, RECORD, TTL, BackDoor, Client, about
 from .contract import StoreContract
 
 #: What a stranger may have put where a lock belongs.
-FOREIGN = [
+OTHER_PLUGINS_OPTIONS = [
     "",
     "somebody",
     "h:x:1:5",
@@ -100,20 +101,20 @@ class ServerContract(StoreContract):
     def test_keys_of_a_cycle(self, anna: Client, client: redis.Redis) -> None:
         """A held lock is three keys; after its release only the fence and a record are left, each with an end."""
         anna.granted()
-        assert set(client.keys()) == {anna.names.lock, anna.names.fence, anna.names.listing}
+        assert set(client.keys()) == {anna.names.lock, anna.names.fence, anna.names.index}
         anna.record()
         assert set(client.keys()) == {anna.names.fence, anna.names.record(RECORD)}
 
     def bucket(self, store: Store, count: int) -> list[Client]:
         """Runs whose resources share one bucket, and so one index."""
-        listing = names(store.prefix, "order:0").listing
+        index = names(store.prefix, "order:0").index
         found = (Client(store, "a", key=f"order:{number}") for number in range(100_000))
-        return [client for client, _ in zip((one for one in found if one.names.listing == listing), range(count))]  # noqa: B905
+        return [client for client, _ in zip((one for one in found if one.names.index == index), range(count))]  # noqa: B905
 
     def listed(self, client: redis.Redis, one: Client) -> set[str]:
         """The resources that the index says are held, or rest."""
         seconds, micro = client.time()
-        return set(client.zrangebyscore(one.names.listing, f"({seconds * 1000 + micro // 1000}", "+inf"))
+        return set(client.zrangebyscore(one.names.index, f"({seconds * 1000 + micro // 1000}", "+inf"))
 
     def test_index_lists_what_is_held(self, store: Store, client: redis.Redis, door: BackDoor) -> None:
         """The index of a bucket has the held and resting resources, with their ends, and no other."""
@@ -126,7 +127,7 @@ class ServerContract(StoreContract):
         assert self.listed(client, first) == {second.names.resource, third.names.resource}
         third.renew(ttl=200)
         seconds, micro = client.time()
-        ends = {one.names.resource: client.zscore(one.names.listing, one.names.resource) for one in (second, third)}
+        ends = {one.names.resource: client.zscore(one.names.index, one.names.resource) for one in (second, third)}
         now_ms = seconds * 1000 + micro / 1000
         assert about((ends[second.names.resource] - now_ms) / 1000, 20)
         assert about((ends[third.names.resource] - now_ms) / 1000, 200)
@@ -136,29 +137,29 @@ class ServerContract(StoreContract):
         long, short = self.bucket(store, 2)
         long.granted(ttl=300)
         short.granted(ttl=5)
-        assert about(door.lifetimes()[long.names.listing], 300)
+        assert about(door.lifetimes()[long.names.index], 300)
         short.renew(ttl=5)
         short.release(rest=4)
-        assert about(door.lifetimes()[long.names.listing], 300)
+        assert about(door.lifetimes()[long.names.index], 300)
         long.renew(ttl=600)
-        assert about(door.lifetimes()[long.names.listing], 600)
+        assert about(door.lifetimes()[long.names.index], 600)
 
     def test_index_of_a_resting_lock_alone(self, store: Store, client: redis.Redis, door: BackDoor) -> None:
         """An index that is gone comes back with a resting lock in it, and with an end (B48)."""
         (resting,) = self.bucket(store, 1)
         resting.granted(ttl=300)
-        client.delete(resting.names.listing)
+        client.delete(resting.names.index)
         resting.release(rest=200)
-        assert about(door.lifetimes()[resting.names.listing], 200)
+        assert about(door.lifetimes()[resting.names.index], 200)
 
     def test_index_is_swept(self, store: Store, client: redis.Redis) -> None:
         """What ran out leaves the index in time: it does not grow without end (B48)."""
         first, second = self.bucket(store, 2)
-        client.zadd(first.names.listing, {f"gone:{number}": number for number in range(50)})
+        client.zadd(first.names.index, {f"gone:{number}": number for number in range(50)})
         for _ in range(500):
             second.granted()
             second.release()
-        assert client.zcard(first.names.listing) == 0
+        assert client.zcard(first.names.index) == 0
 
     def test_growth(self, store: Store, client: redis.Redis) -> None:
         """After 6,000 cycles every key has an end, and there is no more than one fence, record, rest for each (B48)."""
@@ -215,7 +216,7 @@ class ServerContract(StoreContract):
         calls = {name: stat["calls"] for name, stat in client.info("commandstats").items() if "eval" in name}
         assert calls == {"cmdstat_evalsha": 3}
 
-    @pytest.mark.parametrize("value", FOREIGN, ids=repr)
+    @pytest.mark.parametrize("value", OTHER_PLUGINS_OPTIONS, ids=repr)
     def test_foreign_value_is_left_alone(self, anna: Client, store: Store, client: redis.Redis, value: str) -> None:
         """What somebody else has put where a lock belongs is taken by nobody known, and is not touched (B07)."""
         client.set(anna.names.lock, value, px=50_000)
@@ -246,7 +247,7 @@ class ServerContract(StoreContract):
     def test_taken_over_by_hand(self, anna: Client, bert: Client, client: redis.Redis) -> None:
         """An owner whose key now has another token leaves that one and its end alone (B07)."""
         anna.granted()
-        other = f"h:{bert.token}:{anna.fence + 1}:{BERT.encode()}"
+        other = f"h:{bert.token}:{anna.fence + 1}:{encode_holder(BERT)}"
         client.set(anna.names.lock, other, px=50_000)
         assert [anna.renew(200), anna.release()] == [False, False]
         assert client.get(anna.names.lock) == other
@@ -270,7 +271,7 @@ class ServerContract(StoreContract):
         seconds, _ = client.time()
         assert abs(fence / 1_000_000 - seconds) < 60
         assert client.get(anna.names.fence) == str(fence)
-        assert client.get(anna.names.lock) == f"h:{anna.token}:{fence}:{ANNA.encode()}"
+        assert client.get(anna.names.lock) == f"h:{anna.token}:{fence}:{encode_holder(ANNA)}"
 
     def test_milliseconds_are_kept(self, anna: Client, client: redis.Redis) -> None:
         """A ttl below a second reaches the server as it is (B41)."""

@@ -14,9 +14,9 @@ import pytest
 import redis
 
 from celery_singleton_lock import StoreUnavailable, open_store
-from celery_singleton_lock.guard import Guard
-from celery_singleton_lock.protocol import Granted, Taken
-from celery_singleton_lock.renewal import Renewer
+from celery_singleton_lock.locks.guard import Guard
+from celery_singleton_lock.locks.protocol import Granted, Taken
+from celery_singleton_lock.locks.renewal import Renewer
 
 from ..support.servers import Server
 from .client import BERT, Client

@@ -8,10 +8,11 @@ import pytest
 import redis
 
 from celery_singleton_lock import StoreUnavailable, open_store
-from celery_singleton_lock.guard import Guard
-from celery_singleton_lock.keys import names
-from celery_singleton_lock.protocol import Granted, Recorded, Store, Taken, Write
-from celery_singleton_lock.renewal import Renewer
+from celery_singleton_lock.keys.names import names
+from celery_singleton_lock.locks.guard import Guard
+from celery_singleton_lock.locks.protocol import Granted, Recorded, RecordWrite, Store, Taken
+from celery_singleton_lock.locks.renewal import Renewer
+from celery_singleton_lock.stores.scripts import encode_holder
 
 from ..support.servers import Server, StartServer
 from .client import ANNA, BERT, RECORD, Client
@@ -56,7 +57,7 @@ def test_acquire_is_asked_again(proxy: Proxy, store: Store, client: redis.Redis,
     assert isinstance(answer, Granted)
     assert answer.unanswered
     assert client.get(anna.names.fence) == str(answer.fence)
-    assert client.get(anna.names.lock) == f"h:{anna.token}:{answer.fence}:{ANNA.encode()}"
+    assert client.get(anna.names.lock) == f"h:{anna.token}:{answer.fence}:{encode_holder(ANNA)}"
 
 
 def test_taken_lock_asked_for_again(proxy: Proxy, store: Store, client: redis.Redis) -> None:
@@ -67,7 +68,7 @@ def test_taken_lock_asked_for_again(proxy: Proxy, store: Store, client: redis.Re
     answer = anna.acquire()
     assert isinstance(answer, Taken)
     assert answer.holder == BERT
-    assert client.exists(anna.names.refused(anna.token)) == 1
+    assert client.exists(anna.names.tombstone(anna.token)) == 1
     assert bert.release() is True
 
 
@@ -78,7 +79,7 @@ def test_record_asked_for_again(proxy: Proxy, store: Store, client: redis.Redis)
     anna.record()
     proxy.cut_after_request()
     assert isinstance(bert.acquire(record_id=RECORD), Recorded)
-    assert client.exists(bert.names.refused(bert.token)) == 1
+    assert client.exists(bert.names.tombstone(bert.token)) == 1
     assert store.peek(bert.names) is None
 
 
@@ -197,7 +198,7 @@ def test_swallowed_reply_is_undone(proxy: Proxy, client: redis.Redis, valkey: Se
         anna.acquire()
     wait_for_connections(client)
     assert client.exists(anna.names.lock) == 0
-    assert client.exists(anna.names.refused(anna.token)) == 1
+    assert client.exists(anna.names.tombstone(anna.token)) == 1
     assert isinstance(Client(open_store(valkey.url()), "b").acquire(), Granted)
     store.close()
 
@@ -219,7 +220,7 @@ def test_written_record_survives_its_lost_reply(proxy: Proxy, client: redis.Redi
     anna.granted()
     proxy.swallow_reply()
     with pytest.raises(StoreUnavailable):
-        anna.release(write=Write(RECORD, 0, b"done", 60.0))
+        anna.release(write=RecordWrite(RECORD, 0, b"done", 60.0))
     assert client.exists(anna.names.lock) == 0
     assert isinstance(Client(store, "b").acquire(record_id=RECORD), Recorded)
     store.close()

@@ -9,8 +9,9 @@ import pytest
 import redis
 
 from celery_singleton_lock import Lock, LockConfigError, open_store
-from celery_singleton_lock.protocol import Granted, Recorded, Split, Store, Taken
+from celery_singleton_lock.locks.protocol import Granted, Recorded, SplitVote, Store, Taken
 from celery_singleton_lock.stores.quorum import QuorumStore
+from celery_singleton_lock.stores.scripts import encode_holder
 
 from ..support.quorums import QuorumDoor, connect, urls
 from ..support.servers import Server, valkey_binary
@@ -81,7 +82,7 @@ class TestQuorum(StoreContract):
             assert len(answers) == 8
             assert sum(isinstance(answer, Granted) for answer in answers) <= 1
             for answer in answers:
-                assert isinstance(answer, (Granted, Taken, Split))
+                assert isinstance(answer, (Granted, Taken, SplitVote))
                 assert not isinstance(answer, Taken) or answer.token in {client.token for client in clients}
 
     def test_counter_is_exact(self, store: Store) -> None:
@@ -108,7 +109,7 @@ class TestQuorum(StoreContract):
     ) -> None:
         """Where a minority has somebody else's lock, left behind, the answer names the one that holds (B26)."""
         for client in clients[store.majority :]:
-            client.set(anna.names.lock, f"h:{'c' * 32}:5:{BERT.encode()}", px=60_000)
+            client.set(anna.names.lock, f"h:{'c' * 32}:5:{encode_holder(BERT)}", px=60_000)
         anna.granted()
         answer = bert.acquire()
         assert isinstance(answer, Taken)

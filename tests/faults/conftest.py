@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from celery_singleton_lock import open_store
-from celery_singleton_lock.protocol import Store
+from celery_singleton_lock.locks.protocol import Store
 from celery_singleton_lock.stores.quorum import QuorumStore
 
 from ..support.ledger import Ledger

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from celery_singleton_lock import Lock
-from celery_singleton_lock.guard import Guard
-from celery_singleton_lock.keys import names
-from celery_singleton_lock.protocol import Granted, Hold, Holder, Store
-from celery_singleton_lock.renewal import Renewer
+from celery_singleton_lock.keys.names import names
+from celery_singleton_lock.locks.guard import Guard
+from celery_singleton_lock.locks.protocol import Granted, HeldLock, Holder, Store
+from celery_singleton_lock.locks.renewal import Renewer
 from celery_singleton_lock.stores.quorum import QuorumStore
+from celery_singleton_lock.stores.scripts import encode_holder
 
 from ..support.network import Cable
 from ..support.quorums import connect
@@ -31,7 +32,7 @@ def granted(one: Guard) -> Granted:
     return answer
 
 
-def hold_of(one: Guard) -> Hold:
+def hold_of(one: Guard) -> HeldLock:
     """What ``one`` renews with."""
     assert one._hold is not None
     return one._hold
@@ -41,7 +42,7 @@ def occupy(deployment: Deployment, indexes: range | list[int], token: str = "c" 
     """Somebody's lock on some of the servers."""
     for index in indexes:
         with deployment.servers[index].client() as client:
-            client.set(NAMES.lock, f"h:{token}:5:{Holder('other').encode()}", px=30_000)
+            client.set(NAMES.lock, f"h:{token}:5:{encode_holder(Holder('other'))}", px=30_000)
 
 
 def leave(deployment: Deployment, index: int, fence: int, body: str = "done") -> None:

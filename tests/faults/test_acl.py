@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from celery_singleton_lock import StoreUnavailable, open_store
-from celery_singleton_lock.protocol import Store, Taken, Write
+from celery_singleton_lock.locks.protocol import RecordWrite, Store, Taken
 
 from ..support.asking import ask, take
 from ..support.servers import Server, StartServer, redis_binary, valkey_binary
@@ -43,7 +43,7 @@ def test_every_verb(server: Server) -> None:
     hold = take(store, "order:1")
     assert isinstance(store.acquire(ask(store, "order:1")), Taken)
     assert store.renew([hold], 1.0) == [True]
-    write = Write("r" * 32, 0, b"body", 60.0)
+    write = RecordWrite("r" * 32, 0, b"body", 60.0)
     assert store.release(hold, rest=1.0, write=write, unanswered=True)
     for number in range(64):  # the sweep of the index comes by chance, once in sixteen
         assert store.release(take(store, f"swept:{number}"))
@@ -63,7 +63,7 @@ def test_a_quorum(start_server: StartServer) -> None:
     servers[0].flush()
     assert store.renew([hold], 1.0) == [True]
     assert isinstance(store.acquire(ask(store, "order:1")), Taken)
-    assert store.release(hold, write=Write("r" * 32, 0, b"body", 60.0))
+    assert store.release(hold, write=RecordWrite("r" * 32, 0, b"body", 60.0))
     store.close()
     for server in servers:
         with server.client() as client:

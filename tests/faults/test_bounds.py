@@ -14,10 +14,10 @@ import psutil
 import pytest
 
 from celery_singleton_lock import Lock, StoreUnavailable, open_store
-from celery_singleton_lock.guard import Guard
-from celery_singleton_lock.protocol import Granted, Holder, Write
-from celery_singleton_lock.stores.node import MOST_PARKED
+from celery_singleton_lock.locks.guard import Guard
+from celery_singleton_lock.locks.protocol import Granted, Holder, RecordWrite
 from celery_singleton_lock.stores.quorum import QuorumStore
+from celery_singleton_lock.transport.node import MAX_PARKED
 
 from ..support.network import Network
 from ..support.quorums import settle
@@ -80,7 +80,7 @@ def test_hung_at_release(five: Deployment) -> None:
     for server in five.servers[:2]:
         server.pause()
     began = time.monotonic()
-    assert one.release(Write("ab" * 16, 0, b"done", 60)) is True
+    assert one.release(RecordWrite("ab" * 16, 0, b"done", 60)) is True
     assert time.monotonic() - began < SLACK
     for server in five.servers[:2]:
         server.resume()
@@ -195,7 +195,7 @@ def test_failing_calls_leave_nothing(five: Deployment, state: str) -> None:
     fail(10_000)
     after = resources()
     assert after[0] <= threads + 3
-    assert after[1] <= files + 5 * MOST_PARKED
+    assert after[1] <= files + 5 * MAX_PARKED
     assert after[2] <= memory + 8 * 2**20
 
 
@@ -223,7 +223,7 @@ def test_slow_server_costs_nothing(three: Deployment) -> None:
         one.release()
     assert (time.monotonic() - began) / 60 < 0.1  # two calls that waited for it would take 0.8 s
     node = store.nodes[2]
-    assert len(node._parked) + len(node._idle) <= MOST_PARKED + 1
+    assert len(node._parked) + len(node._idle) <= MAX_PARKED + 1
     settle(store)
     assert NAMES.lock not in three.stored()[2]
 

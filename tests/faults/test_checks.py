@@ -11,9 +11,9 @@ import pytest
 from celery import Celery
 
 from celery_singleton_lock import LockConfigError, single_instance
-from celery_singleton_lock.checks import Limits, check
-from celery_singleton_lock.settings import settings_of
-from celery_singleton_lock.worker import locked_tasks
+from celery_singleton_lock.tasks.settings import settings_of
+from celery_singleton_lock.worker.checks import Limits, check
+from celery_singleton_lock.worker.startup import locked_tasks
 
 from ..support.servers import Server, StartServer
 from ..support.waiting import eventually
@@ -39,7 +39,7 @@ def findings(app: Celery, caplog: pytest.LogCaptureFixture, limits: Limits = Lim
     caplog.clear()
     own = [task for task in locked_tasks(app) if task.name == "shop.charge"]  # Celery adds every shared_task there is
     with caplog.at_level(logging.WARNING, "celery_singleton_lock.checks"):
-        check(settings_of(app), [(task, type(task).singleton_lock_plan()) for task in own], limits)
+        check(settings_of(app), [(task, type(task).singleton_lock_task()) for task in own], limits)
     return [record.getMessage() for record in caplog.records]
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from celery_singleton_lock import StoreUnavailable, open_store
-from celery_singleton_lock.keys import names
-from celery_singleton_lock.protocol import Taken
+from celery_singleton_lock.keys.names import names
+from celery_singleton_lock.locks.protocol import Taken
 from celery_singleton_lock.stores.cluster import ClusterStore, slot_of
 
 from ..support.asking import ask, is_held, take, take_soon
@@ -61,7 +61,7 @@ def test_slots_as_the_server_counts_them(cluster: Cluster, store: ClusterStore) 
     with cluster.nodes[0].client() as client:
         for resource in RESOURCES:
             name = names(store.prefix, resource)
-            for key in (name.lock, name.fence, name.listing, name.refused("f" * 32), name.record("e" * 32)):
+            for key in (name.lock, name.fence, name.index, name.tombstone("f" * 32), name.record("e" * 32)):
                 assert client.execute_command("CLUSTER", "KEYSLOT", key) == slot_of(name)
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from celery_singleton_lock import Lock, StoreUnavailable, open_store
-from celery_singleton_lock.guard import Guard
-from celery_singleton_lock.protocol import Ask, Granted, Taken
+from celery_singleton_lock.locks.guard import Guard
+from celery_singleton_lock.locks.protocol import AcquireRequest, Granted, Taken
 
 from ..support.ledger import Ledger
 from ..support.network import Network
@@ -173,7 +173,7 @@ def test_pause_between_computing_and_sending(deployment: Deployment) -> None:
     ttl = 0.9
     ask = store.acquire
 
-    def late(request: Ask) -> object:
+    def late(request: AcquireRequest) -> object:
         time.sleep(2 * ttl)  # as SIGSTOP and SIGCONT would, here at exactly this point
         return ask(request)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from celery_singleton_lock import StoreUnavailable
-from celery_singleton_lock.protocol import Recorded, Write
+from celery_singleton_lock.locks.protocol import Recorded, RecordWrite
 
 from ..support.quorums import settle
 from .conftest import Deployment
@@ -26,7 +26,7 @@ class TestRecords:
         for cable in five.cables[3:]:
             cable.hold()  # so that the one record is among the first three answers
         leave(five, 1, 77)
-        answer = guard(store, record_id=RECORD, rank=0).acquire()
+        answer = guard(store, record_id=RECORD, attempt=0).acquire()
         assert isinstance(answer, Recorded)
         assert answer.body == b"done"
         assert self.has(five)[:3] == [True] * 3
@@ -46,7 +46,7 @@ class TestRecords:
         warm(store)
         three.cables[2].hold()
         leave(three, 1, 77)
-        assert isinstance(guard(store, record_id=RECORD, rank=0).acquire(), Recorded)
+        assert isinstance(guard(store, record_id=RECORD, attempt=0).acquire(), Recorded)
         three.cables[2].heal()
         settle(store)
         assert fences(three) == [5_000_001] * 3
@@ -59,7 +59,7 @@ class TestRecords:
         three.cables[2].hold()
         leave(three, 0, 50, "older")
         leave(three, 1, 60, "newer")
-        answer = guard(store, record_id=RECORD, rank=0).acquire()
+        answer = guard(store, record_id=RECORD, attempt=0).acquire()
         assert isinstance(answer, Recorded)
         assert answer.body == b"newer"
         for server in three.servers[:2]:
@@ -73,7 +73,7 @@ class TestRecords:
         three.cables[2].hold()
         leave(three, 0, 50, "older")
         leave(three, 2, 60, "newer")
-        assert isinstance(guard(store, record_id=RECORD, rank=0).acquire(), Recorded)
+        assert isinstance(guard(store, record_id=RECORD, attempt=0).acquire(), Recorded)
         three.cables[2].heal()
         settle(store)
         with three.servers[2].client() as client:
@@ -87,20 +87,20 @@ class TestRecords:
         for cable in three.cables[1:]:
             cable.hold()
         with pytest.raises(StoreUnavailable):
-            guard(store, record_id=RECORD, rank=0).acquire()
+            guard(store, record_id=RECORD, attempt=0).acquire()
 
     def test_release_writes_everywhere(self, five: Deployment) -> None:
         """Also where the lock is not there any more, but not where a newer owner has been."""
         store = five.quorum()
         warm(store)
-        one = guard(store, record_id=RECORD, rank=0)
+        one = guard(store, record_id=RECORD, attempt=0)
         fence = granted(one).fence
         with five.servers[0].client() as client:
             client.flushall()
         with five.servers[1].client() as client:
             client.delete(NAMES.lock)
             client.set(NAMES.fence, fence + 10)
-        one.release(Write(RECORD, 0, b"done", 60))
+        one.release(RecordWrite(RECORD, 0, b"done", 60))
         settle(store)
         assert self.has(five) == [True, False, True, True, True]
 

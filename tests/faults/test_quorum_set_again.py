@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from celery_singleton_lock import StoreUnavailable
-from celery_singleton_lock.guard import Guard
-from celery_singleton_lock.protocol import Store
-from celery_singleton_lock.renewal import Renewer
+from celery_singleton_lock.locks.guard import Guard
+from celery_singleton_lock.locks.protocol import Store
+from celery_singleton_lock.locks.renewal import Renewer
 
 from ..support.quorums import settle
 from .conftest import Deployment
@@ -34,7 +34,7 @@ class TestSetAgain:
             assert self.renewed(store, one) == [True]
             assert client.get(NAMES.fence) == str(fence)
             assert 0 < client.pttl(NAMES.lock) <= TTL * 1000
-            assert client.zscore(NAMES.listing, NAMES.resource)
+            assert client.zscore(NAMES.index, NAMES.resource)
 
     def test_newer_fence_is_left_alone(self, three: Deployment) -> None:
         """Where a newer owner has been, its fence keeps the older lease from coming back."""
@@ -57,7 +57,7 @@ class TestSetAgain:
         settle(store)
         with three.servers[0].client() as client:
             client.delete(NAMES.lock)
-            client.set(NAMES.refused(hold_of(one).token), "", px=30_000)
+            client.set(NAMES.tombstone(hold_of(one).token), "", px=30_000)
             assert self.renewed(store, one) == [True]
             assert client.get(NAMES.lock) is None
 

@@ -10,7 +10,7 @@ from importlib.resources import files
 import pytest
 
 from celery_singleton_lock import StoreUnavailable
-from celery_singleton_lock.protocol import Ask, Hold, Holder, Split, Taken
+from celery_singleton_lock.locks.protocol import AcquireRequest, HeldLock, Holder, SplitVote, Taken
 
 from ..support.quorums import settle
 from ..support.waiting import eventually
@@ -18,7 +18,7 @@ from .conftest import Deployment
 from .rules import NAMES, TTL, fences, granted, guard, lose_request, occupy, warm
 
 ACQUIRE_TEXT = files("celery_singleton_lock.stores").joinpath("lua/acquire.lua").read_text()
-PATIENCE = 15.0  # seconds for what comes at once
+MAX_PARKED_SECONDS = 15.0  # seconds for what comes at once
 
 
 class TestUndo:
@@ -42,10 +42,10 @@ class TestUndo:
         warm(store)
         occupy(three, [0, 1])
         holder = Holder("x")
-        assert isinstance(store.acquire(Ask(NAMES, "f" * 32, holder, TTL)), Taken)
+        assert isinstance(store.acquire(AcquireRequest(NAMES, "f" * 32, holder, TTL)), Taken)
         settle(store)
         assert fences(three)[2] == 5_000_001
-        assert store.renew([Hold(NAMES, "f" * 32, 5_000_000, TTL, holder.encode())], 1.0) == [False]
+        assert store.renew([HeldLock(NAMES, "f" * 32, 5_000_000, TTL, holder)], 1.0) == [False]
         settle(store)
         assert NAMES.lock not in three.stored()[2]
 
@@ -90,7 +90,7 @@ class TestUndo:
         assert one.release() is True
         for stream in taken:
             node.give(stream)
-        eventually(lambda: NAMES.lock not in three.stored()[2], PATIENCE, "the release")
+        eventually(lambda: NAMES.lock not in three.stored()[2], MAX_PARKED_SECONDS, "the release")
 
     def test_lost_reply_on_a_broken_connection(self, five: Deployment) -> None:
         """(d) Where a connection broke with the request unanswered, the token is refused for a late one."""
@@ -101,7 +101,7 @@ class TestUndo:
         five.cables[3].swallow()
 
         def cut() -> None:
-            eventually(lambda: NAMES.lock in five.stored()[3], PATIENCE, "the request")
+            eventually(lambda: NAMES.lock in five.stored()[3], MAX_PARKED_SECONDS, "the request")
             five.cables[3].heal()
 
         thread = threading.Thread(target=cut)
@@ -113,7 +113,9 @@ class TestUndo:
         refused = five.stored("*:refused*")
         assert refused[3]
         five.cables[2].heal()
-        eventually(lambda: [NAMES.lock in keys for keys in five.stored()][2:] == [False] * 3, PATIENCE, "the undo")
+        eventually(
+            lambda: [NAMES.lock in keys for keys in five.stored()][2:] == [False] * 3, MAX_PARKED_SECONDS, "the undo"
+        )
 
     def test_doubtful_request_to_a_taken_server(self, five: Deployment) -> None:
         """(d) Where a request was lost with its connection, the token is refused on all, also where it is taken."""
@@ -144,7 +146,7 @@ class TestUndo:
         assert one.release() is True
         settle(store)
         assert one.lease is not None
-        assert [NAMES.refused(one.lease.token) in keys for keys in three.stored()] == [True] * 3
+        assert [NAMES.tombstone(one.lease.token) in keys for keys in three.stored()] == [True] * 3
         assert [NAMES.lock in keys for keys in three.stored()] == [False] * 3
 
     def test_interrupted_attempt(self, three: Deployment) -> None:
@@ -204,8 +206,8 @@ class TestUndo:
         warm(store)
         occupy(five, [0, 1], "d" * 32)
         occupy(five, [2, 3], "e" * 32)
-        ask = Ask(NAMES, "f" * 32, Holder("x"), TTL)
-        assert isinstance(store.acquire(ask), Split)
+        ask = AcquireRequest(NAMES, "f" * 32, Holder("x"), TTL)
+        assert isinstance(store.acquire(ask), SplitVote)
         began = time.monotonic()
         with pytest.raises(StoreUnavailable) as caught:
             guard(store).acquire()

@@ -10,8 +10,8 @@ import pytest
 import redis
 
 from celery_singleton_lock import StoreUnavailable, open_store
-from celery_singleton_lock.keys import names
-from celery_singleton_lock.protocol import Recorded, Taken, Write
+from celery_singleton_lock.keys.names import names
+from celery_singleton_lock.locks.protocol import Recorded, RecordWrite, Taken
 from celery_singleton_lock.stores.redis import RedisStore
 
 from ..support.asking import ask, is_held, take, take_soon
@@ -73,7 +73,7 @@ class TestFull:
     def test_release_frees_and_records(self, store: RedisStore) -> None:
         """A release frees the lock first, and so its record is let through."""
         self._fill()
-        assert store.release(self.hold, write=Write("r" * 32, 0, b"body", 60.0)) is True
+        assert store.release(self.hold, write=RecordWrite("r" * 32, 0, b"body", 60.0)) is True
         assert not is_held(store, "held:1")
         answer = store.acquire(ask(store, "held:1")._replace(record_id="r" * 32))
         assert isinstance(answer, Recorded)

@@ -14,7 +14,7 @@ import pytest
 from celery import Celery
 
 from celery_singleton_lock import StoreUnavailable, open_store
-from celery_singleton_lock.settings import LockSettings
+from celery_singleton_lock.tasks.settings import LockSettings
 
 from ..support.asking import take
 from ..support.tls import Certificates, TlsServer

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 from celery import chain
 
-from celery_singleton_lock import LockKeyError, keys
+from celery_singleton_lock import LockKeyError
+from celery_singleton_lock.keys import spec as keys
 
 from ..support.worker import ROOT
 from .stage import Stage, lock_name
@@ -125,7 +126,7 @@ class TestValues:
 
     def _key(self, task: Any, **arguments: Any) -> list[str]:
         bound = keys.bind(inspect.signature(type(task).run), (), arguments)
-        return [lock_name(keys.compile_key(None).build(task.name, bound))]
+        return [lock_name(keys.compile_key(None).build(bound))]
 
     @pytest.mark.parametrize(
         ("kind", "serializer"),
@@ -192,4 +193,4 @@ def test_two_processes_agree(tmp_path_factory: pytest.TempPathFactory) -> None:
     assert program.stdout.strip() == by_worker
     assert by_worker.startswith("entry.charge:")
     signature = inspect.Signature([inspect.Parameter("order_id", inspect.Parameter.POSITIONAL_OR_KEYWORD)])
-    assert keys.compile_key(None).build("entry.charge", keys.bind(signature, [7], {})) != by_worker  # tags belong to it
+    assert keys.compile_key(None).build(keys.bind(signature, [7], {})) != by_worker  # tags belong to it

@@ -90,9 +90,9 @@ def test_little_is_left_on_the_server(stage: Stage) -> None:
     assert len(kinds.pop("fence")) == 302
     assert len(kinds.pop("record")) == 402
     assert all("resting" in key for key in kinds.pop("lock", []))
-    listing = kinds.popitem()[1] if kinds else []  # the list of what is held: of the resting ones alone
+    index = kinds.popitem()[1] if kinds else []  # the list of what is held: of the resting ones alone
     assert not kinds
-    assert {member for key in listing for member in stage.locks.zrange(key, 0, -1)} <= {
+    assert {member for key in index for member in stage.locks.zrange(key, 0, -1)} <= {
         "res:resting",
         "res:resting-2",
     }

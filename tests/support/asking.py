@@ -4,30 +4,30 @@ from __future__ import annotations
 
 import secrets
 
-from celery_singleton_lock.keys import names
-from celery_singleton_lock.protocol import Answer, Ask, Granted, Hold, Holder, Store, Taken
+from celery_singleton_lock.keys.names import names
+from celery_singleton_lock.locks.protocol import AcquireRequest, Answer, Granted, HeldLock, Holder, Store, Taken
 
 from .waiting import eventually
 
 
-def ask(store: Store, resource: str, token: str | None = None, ttl: float = 30.0) -> Ask:
+def ask(store: Store, resource: str, token: str | None = None, ttl: float = 30.0) -> AcquireRequest:
     """A request for the resource, by a new owner where none is named."""
-    return Ask(names(store.prefix, resource), token or secrets.token_hex(16), Holder("a-task"), ttl)
+    return AcquireRequest(names(store.prefix, resource), token or secrets.token_hex(16), Holder("a-task"), ttl)
 
 
-def take(store: Store, resource: str, token: str | None = None, ttl: float = 30.0) -> Hold:
+def take(store: Store, resource: str, token: str | None = None, ttl: float = 30.0) -> HeldLock:
     """The resource, held."""
     request = ask(store, resource, token, ttl)
     answer: Answer = store.acquire(request)
     assert isinstance(answer, Granted), answer
-    return Hold(request.names, request.token, answer.fence, ttl, request.holder.encode())
+    return HeldLock(request.names, request.token, answer.fence, ttl, request.holder)
 
 
-def take_soon(store: Store, resource: str, seconds: float = 15.0) -> Hold:
+def take_soon(store: Store, resource: str, seconds: float = 15.0) -> HeldLock:
     """The resource, held as soon as the deployment is well again."""
     from celery_singleton_lock import StoreUnavailable
 
-    def taken() -> Hold | None:
+    def taken() -> HeldLock | None:
         try:
             return take(store, resource)
         except StoreUnavailable:

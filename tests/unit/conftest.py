@@ -11,9 +11,9 @@ import pytest
 from celery import Celery, _state
 
 from celery_singleton_lock import Lease, Lock, current_lease, open_store, single_instance
-from celery_singleton_lock.guard import Guard
-from celery_singleton_lock.protocol import Store
-from celery_singleton_lock.renewal import Renewer
+from celery_singleton_lock.locks.guard import Guard
+from celery_singleton_lock.locks.protocol import Store
+from celery_singleton_lock.locks.renewal import Renewer
 
 from ..support.clock import ManualClock
 from .flaky_store import FlakyStore

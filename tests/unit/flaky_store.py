@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from celery_singleton_lock.protocol import Answer, Ask, Hold, Write
+from celery_singleton_lock.locks.protocol import AcquireRequest, Answer, HeldLock, RecordWrite
 from celery_singleton_lock.stores.memory import MemoryStore
 
 from ..support.clock import ManualClock
@@ -27,16 +27,16 @@ class FlakyStore(MemoryStore):
         self.afterwards: Callable[[], object] = lambda: None
         self.beforehand: Callable[[], object] = lambda: None
         self.unsure = False
-        self.renewals: list[tuple[float, list[Hold], float]] = []
-        self.releases: list[tuple[Hold, dict[str, Any]]] = []
+        self.renewals: list[tuple[float, list[HeldLock], float]] = []
+        self.releases: list[tuple[HeldLock, dict[str, Any]]] = []
 
-    def acquire(self, ask: Ask) -> Answer:
+    def acquire(self, ask: AcquireRequest) -> Answer:
         self._fail()
         answer = super().acquire(ask)
         self.afterwards()
         return answer
 
-    def renew(self, holds: Sequence[Hold], timeout: float) -> list[bool | None]:
+    def renew(self, holds: Sequence[HeldLock], timeout: float) -> list[bool | None]:
         self.renewals.append((self.time(), list(holds), timeout))
         self._fail()
         self.beforehand()
@@ -44,7 +44,9 @@ class FlakyStore(MemoryStore):
         self.afterwards()
         return [None] * len(holds) if self.unsure else answers
 
-    def release(self, hold: Hold, *, rest: float = 0.0, write: Write | None = None, unanswered: bool = False) -> bool:
+    def release(
+        self, hold: HeldLock, *, rest: float = 0.0, write: RecordWrite | None = None, unanswered: bool = False
+    ) -> bool:
         self.releases.append((hold, {"rest": rest, "write": write, "unanswered": unanswered}))
         self._fail()
         held = super().release(hold, rest=rest, write=write, unanswered=unanswered)

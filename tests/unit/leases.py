@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from celery_singleton_lock.keys import names
-from celery_singleton_lock.lease import Lease
-from celery_singleton_lock.protocol import Ask, Granted, Hold, Holder, Taken
-from celery_singleton_lock.renewal import Renewer
+from celery_singleton_lock.keys.names import names
+from celery_singleton_lock.locks.lease import Lease
+from celery_singleton_lock.locks.protocol import AcquireRequest, Granted, HeldLock, Holder, Taken
+from celery_singleton_lock.locks.renewal import Renewer
 
 from ..support.clock import ManualClock
 from .flaky_store import FlakyStore
@@ -26,10 +26,10 @@ def hold(
 ) -> Lease:
     """Take a lock and have it renewed."""
     sent, where, token = store.time(), names(store.prefix, key), f"{key}-token"
-    answer = store.acquire(Ask(where, token, Holder(), ttl))
+    answer = store.acquire(AcquireRequest(where, token, Holder(), ttl))
     assert isinstance(answer, Granted)
     lease = Lease(key, token, answer.fence, ttl, sent=sent, max_hold=max_hold, clock=store.time, on_lost=on_lost)
-    renewer.add(lease, Hold(where, token, answer.fence, ttl), store, sent)
+    renewer.add(lease, HeldLock(where, token, answer.fence, ttl), store, sent)
     return lease
 
 

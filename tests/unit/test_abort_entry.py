@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from celery_singleton_lock import LeaseLost, abort, signals, single_instance
-from celery_singleton_lock.renewal import default_renewer
+from celery_singleton_lock import LeaseLost, signals, single_instance
+from celery_singleton_lock.locks.renewal import default_renewer
+from celery_singleton_lock.tasks import abort
 
 from .inline_worker import InlineWorker
 

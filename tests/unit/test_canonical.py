@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from celery_singleton_lock.canonical import encode
+from celery_singleton_lock.keys.encoding import encode
 
 from . import values as v
 

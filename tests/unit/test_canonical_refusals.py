@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, SecretStr
 
-from celery_singleton_lock.canonical import MAX_DEPTH, encode
 from celery_singleton_lock.errors import LockKeyError
+from celery_singleton_lock.keys.encoding import MAX_DEPTH, encode
 
 from . import values as v
 

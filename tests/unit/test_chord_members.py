@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from celery_singleton_lock.settings import settings_of
+from celery_singleton_lock.tasks.settings import settings_of
 
 from ..support.clock import ManualClock
 from .flaky_store import FlakyStore

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from celery_singleton_lock import Lock, LockTaken, clock
-from celery_singleton_lock.message import HEADER, Message
+from celery_singleton_lock import Lock, LockTaken
+from celery_singleton_lock.locks import clock
+from celery_singleton_lock.tasks.message import HEADER, Message
 
 from ..support.clock import ManualClock
 from .inline_worker import InlineWorker, make_charge

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from celery_singleton_lock.conflict import (
+from celery_singleton_lock.locks.protocol import Holder, Taken
+from celery_singleton_lock.tasks.conflict import (
     SLACK,
     Decision,
     GiveUp,
@@ -20,8 +21,7 @@ from celery_singleton_lock.conflict import (
     on_unavailable,
     same_lineage,
 )
-from celery_singleton_lock.options import LockOptions
-from celery_singleton_lock.protocol import Holder, Taken
+from celery_singleton_lock.tasks.options import LockOptions
 
 MODES = ("retry", "skip", "wait", "raise")
 FRESH = Waiter(in_worker=True, begun=False, task_id="me", parent_id="parent")

@@ -9,9 +9,9 @@ import pytest
 from celery import Celery
 
 from celery_singleton_lock import StoreUnavailable, single_instance
-from celery_singleton_lock.guard import Guard
-from celery_singleton_lock.protocol import Answer, Ask, Granted, Split
-from celery_singleton_lock.settings import settings_of
+from celery_singleton_lock.locks.guard import Guard
+from celery_singleton_lock.locks.protocol import AcquireRequest, Answer, Granted, SplitVote
+from celery_singleton_lock.tasks.settings import settings_of
 
 from ..support.clock import ManualClock
 from .flaky_store import FlakyStore
@@ -54,7 +54,7 @@ def assert_waits(charge: Any, worker: InlineWorker, ran: list[Any]) -> None:
 def test_split_votes_never_run_unlocked(app: Celery, worker: InlineWorker, locks: FlakyStore, ran: list[Any]) -> None:
     """While the servers' votes go to nobody, on_unavailable="run" runs no body: another one may be about to win."""
     charge = charge_of(app, ran)
-    locks.acquire = lambda ask: Split(0.001)  # type: ignore[method-assign]
+    locks.acquire = lambda ask: SplitVote(0.001)  # type: ignore[method-assign]
     assert_waits(charge, worker, ran)
 
 
@@ -74,11 +74,11 @@ def test_unreadable_record_never_runs_unlocked(
 
 def test_pause_after_a_split_vote(make_guard: Callable[..., Guard], flaky: FlakyStore, clock: ManualClock) -> None:
     """Whoever was split waits a random few round trips: two that asked at the same moment do not do so again (B43)."""
-    original, splits = flaky.acquire, list[Ask]()
+    original, splits = flaky.acquire, list[AcquireRequest]()
 
-    def split_twice(ask: Ask) -> Answer:
+    def split_twice(ask: AcquireRequest) -> Answer:
         splits.append(ask)
-        return original(ask) if len(splits) % 3 == 0 else Split(ROUND_TRIP)
+        return original(ask) if len(splits) % 3 == 0 else SplitVote(ROUND_TRIP)
 
     flaky.acquire = split_twice  # type: ignore[method-assign]
     pauses: list[float] = []

@@ -10,17 +10,17 @@ from collections.abc import Callable
 import pytest
 
 from celery_singleton_lock import StoreUnavailable
-from celery_singleton_lock.guard import Guard
-from celery_singleton_lock.keys import key_id
-from celery_singleton_lock.lease import Lease
-from celery_singleton_lock.protocol import Granted, Holder, Recorded, Taken, Write
-from celery_singleton_lock.renewal import Renewer
+from celery_singleton_lock.keys.names import key_id
+from celery_singleton_lock.locks.guard import Guard
+from celery_singleton_lock.locks.lease import Lease
+from celery_singleton_lock.locks.protocol import Granted, Holder, Recorded, RecordWrite, Taken
+from celery_singleton_lock.locks.renewal import Renewer
 
 from ..support.clock import ManualClock
 from .flaky_store import FlakyStore
 from .leases import KEY, TTL, holder
 
-RECORD = Write("a" * 32, 0, b"result", 60.0)
+RECORD = RecordWrite("a" * 32, 0, b"result", 60.0)
 
 
 def test_acquire_and_release(make_guard: Callable[..., Guard], flaky: FlakyStore, renewer: Renewer) -> None:
@@ -110,12 +110,12 @@ def test_release_after_loss(make_guard: Callable[..., Guard], flaky: FlakyStore,
 
 def test_record_is_written_and_answers(make_guard: Callable[..., Guard]) -> None:
     """A record goes along with the release and answers the next one who asks for it."""
-    guard = make_guard(record_id=RECORD.record_id, rank=0)
+    guard = make_guard(record_id=RECORD.record_id, attempt=0)
     guard.acquire()
     assert guard.lease is not None
     assert guard.lease.record_id == RECORD.record_id
     guard.release(RECORD)
-    again = make_guard(record_id=RECORD.record_id, rank=0)
+    again = make_guard(record_id=RECORD.record_id, attempt=0)
     answer = again.acquire()
     assert isinstance(answer, Recorded)
     assert answer.body == b"result"
@@ -124,7 +124,7 @@ def test_record_is_written_and_answers(make_guard: Callable[..., Guard]) -> None
 
 def test_record_is_not_asked_for_without_a_rank(make_guard: Callable[..., Guard]) -> None:
     """A run whose delivery keeps no record has a record id for its body, and asks for none."""
-    guard = make_guard(record_id=RECORD.record_id, rank=0)
+    guard = make_guard(record_id=RECORD.record_id, attempt=0)
     guard.acquire()
     guard.release(RECORD)
     again = make_guard(record_id=RECORD.record_id)

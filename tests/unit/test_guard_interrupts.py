@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from celery_singleton_lock.guard import Guard
-from celery_singleton_lock.renewal import Renewer
+from celery_singleton_lock.locks.guard import Guard
+from celery_singleton_lock.locks.renewal import Renewer
 
 from ..support.clock import ManualClock
 from .flaky_store import FlakyStore

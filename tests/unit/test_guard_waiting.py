@@ -7,9 +7,10 @@ from collections.abc import Callable
 import pytest
 
 from celery_singleton_lock import StoreUnavailable
-from celery_singleton_lock.guard import POLL_MOST, Guard
-from celery_singleton_lock.protocol import Granted, Holder, Taken
-from celery_singleton_lock.renewal import Renewer
+from celery_singleton_lock.locks.guard import POLL_MOST, Guard
+from celery_singleton_lock.locks.protocol import Granted, Taken
+from celery_singleton_lock.locks.renewal import Renewer
+from celery_singleton_lock.stores.scripts import decode_holder, encode_holder
 
 from ..support.clock import ManualClock
 from .flaky_store import FlakyStore
@@ -219,4 +220,4 @@ def test_looks_touch_no_expiry(make_guard: Callable[..., Guard], flaky: FlakySto
         clock.advance(1)
         assert isinstance(make_guard().acquire(), Taken)
     assert left(flaky) == TTL - 3
-    assert Holder.decode(held.holder.encode()) == held.holder
+    assert decode_holder(encode_holder(held.holder)) == held.holder

@@ -9,8 +9,8 @@ import pytest
 from celery import Celery
 
 from celery_singleton_lock import IdempotencyMismatch, LockKeyError, current_lease, is_replayed, single_instance
-from celery_singleton_lock.keys import key_id
-from celery_singleton_lock.protocol import Store
+from celery_singleton_lock.keys.names import key_id
+from celery_singleton_lock.locks.protocol import Store
 
 from .inline_worker import InlineWorker
 

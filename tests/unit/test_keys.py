@@ -16,7 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from celery_singleton_lock.errors import LockConfigError, LockKeyError
-from celery_singleton_lock.keys import bind, binder, compile_key, defaults, scoped
+from celery_singleton_lock.keys.binding import bind, binder, defaults
+from celery_singleton_lock.keys.names import scoped
+from celery_singleton_lock.keys.spec import compile_key
 
 from . import values as v
 
@@ -36,7 +38,7 @@ def build(spec: object, *args: Any, **kwargs: Any) -> str:
     """The resource of ``charge`` called so."""
     key = compile_key(spec)
     key.check(SIGNATURE)
-    return key.build("shop.charge", bind(SIGNATURE, args, kwargs))
+    return key.build(bind(SIGNATURE, args, kwargs))
 
 
 SPECS = [
@@ -119,7 +121,7 @@ def test_a_sequence_is_scoped_by_the_task_and_has_no_order() -> None:
     arguments = bind(SIGNATURE, (7,), {})
     for spec in (None, ("order_id",), ()):
         key = compile_key(spec)
-        assert key.build("shop.charge", arguments) != key.build("shop.ship", arguments)
+        assert key.build(arguments) != key.build("shop.ship", arguments)
 
 
 @pytest.mark.parametrize("spec", [(), []])
@@ -180,15 +182,15 @@ def test_arguments_without_a_stable_form(spec: object) -> None:
 def test_missing_arguments() -> None:
     """Arguments that were not bound are an error that names the first."""
     with pytest.raises(LockKeyError, match="no such argument"):
-        compile_key(("order_id",)).build("t", {})
+        compile_key(("order_id",)).build({})
 
 
 def test_idempotency_keys_may_be_values_only() -> None:
     """An idempotency key is used beneath the task's name, so that its template needs no text of its own."""
-    key = compile_key("{order_id}", "idempotency_key")
-    assert key.build("t", {"order_id": "evt-1"}) == "evt-1"
+    key = compile_key("{order_id}", option="idempotency_key")
+    assert key.build({"order_id": "evt-1"}) == "evt-1"
     with pytest.raises(LockConfigError, match="idempotency_key is empty"):
-        compile_key("", "idempotency_key")
+        compile_key("", option="idempotency_key")
 
 
 def test_two_processes_agree() -> None:
@@ -199,7 +201,7 @@ def test_two_processes_agree() -> None:
         "class Plain(enum.Enum):\n    RED = 'red'\n"
         "def charge(order_id, region='eu', *, amount=None, **extra): ...\n"
         "arguments = bind(inspect.signature(charge), ({'b', 'a', 'c'},), {'amount': Plain.RED})\n"
-        "print(compile_key(None).build('shop.charge', arguments))"
+        "print(compile_key(None).build(arguments))"
     )
     expected = build(None, {"c", "b", "a"}, amount=v.Plain.RED)
     for seed in ("1", "2"):

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from celery_singleton_lock.errors import LockConfigError
-from celery_singleton_lock.keys import bind, compile_key
+from celery_singleton_lock.keys.binding import bind
+from celery_singleton_lock.keys.spec import compile_key
 
 
 def charge(order_id: Any, region: Any = "eu", *, amount: Any = None, **extra: Any) -> None: ...
@@ -64,7 +65,7 @@ def test_the_arguments_there_are() -> None:
     with pytest.raises(LockConfigError, match="the task has 'order_id', 'region', 'amount'"):
         compile_key("x:{y}").check(inspect.signature(plain))
     with pytest.raises(LockConfigError, match="idempotency_key names no argument 'y'; the task has no arguments"):
-        compile_key("{y}", "idempotency_key").check(inspect.signature(nothing))
+        compile_key("{y}", option="idempotency_key").check(inspect.signature(nothing))
 
 
 def _hiding(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -83,7 +84,7 @@ def test_a_hidden_signature(spec: object) -> None:
         key.check(inspect.signature(wrapper))
     signature = inspect.signature(functools.wraps(plain)(wrapper))
     key.check(signature)
-    assert key.build("t", bind(signature, (7,), {})) == key.build("t", bind(signature, (), {"order_id": 7}))
+    assert key.build(bind(signature, (7,), {})) == key.build(bind(signature, (), {"order_id": 7}))
 
 
 def test_a_task_that_takes_anything() -> None:

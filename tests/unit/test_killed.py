@@ -13,10 +13,10 @@ import pytest
 from celery import Celery
 from celery.worker.request import Request
 
-from celery_singleton_lock import killed
-from celery_singleton_lock.guard import Guard
-from celery_singleton_lock.protocol import Granted, Holder, Store
-from celery_singleton_lock.renewal import Renewer
+from celery_singleton_lock.locks.guard import Guard
+from celery_singleton_lock.locks.protocol import Granted, Holder, Store
+from celery_singleton_lock.locks.renewal import Renewer
+from celery_singleton_lock.worker import killed
 
 from ..support.asking import is_held
 from .inline_worker import InlineWorker, make_charge
@@ -65,7 +65,7 @@ def test_living_child_keeps_its_lock(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """A child that still lives when the patience ends keeps its lock, with a warning: it may be in its body."""
-    monkeypatch.setattr(killed, "PATIENCE", 0.0)
+    monkeypatch.setattr(killed, "MAX_PARKED_SECONDS", 0.0)
     request = request_of(os.getpid())
     guard = take(store, request)
     killed.free_killed(request)

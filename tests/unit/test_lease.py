@@ -10,8 +10,8 @@ from collections.abc import Callable
 import pytest
 
 from celery_singleton_lock import LeaseLost, current_lease
-from celery_singleton_lock.clock import now, validity
-from celery_singleton_lock.lease import Lease, Unlocked, holding, is_covered
+from celery_singleton_lock.locks.clock import now, validity
+from celery_singleton_lock.locks.lease import Lease, NoLease, is_covered, lease_scope
 
 from ..support.clock import ManualClock
 
@@ -179,7 +179,7 @@ def test_clock_counts_suspend_where_it_can() -> None:
 def test_unguarded_lease_never_ends() -> None:
     """With the lock switched off a body still finds a lease: endless, with a fence from the local clock."""
     before = int(time.time() * 1_000_000)
-    lease = Lease.unguarded("order:7", "a" * 32)
+    lease = Lease.for_disabled_lock("order:7", "a" * 32)
     lease.ensure_held()
     assert (lease.lost, lease.remaining(), lease.record_id) == (False, float("inf"), "a" * 32)
     assert before <= lease.fence <= int(time.time() * 1_000_000)
@@ -190,9 +190,9 @@ def test_current_lease_is_the_innermost(clock: ManualClock) -> None:
     """`current_lease` is the innermost block's, by block, and None outside."""
     outer, inner = make(clock), make(clock, key="order:8")
     assert current_lease() is None
-    with holding(outer):
+    with lease_scope(outer):
         assert current_lease() is outer
-        with holding(inner):
+        with lease_scope(inner):
             assert current_lease() is inner
             assert (is_covered("order:7"), is_covered("order:8"), is_covered("x")) == (True, True, False)
         assert current_lease() is outer
@@ -201,13 +201,13 @@ def test_current_lease_is_the_innermost(clock: ManualClock) -> None:
 
 def test_block_without_a_lock_hides_the_outer_lease(clock: ManualClock) -> None:
     """A body that runs without a lock does not take an outer body's lease for its own."""
-    with holding(make(clock)), holding(Unlocked("order:8")):
+    with lease_scope(make(clock)), lease_scope(NoLease("order:8")):
         assert current_lease() is None
 
 
 def test_block_ends_with_an_exception(clock: ManualClock) -> None:
     """A body that raises leaves no lease behind."""
-    with pytest.raises(KeyError), holding(make(clock)):
+    with pytest.raises(KeyError), lease_scope(make(clock)):
         raise KeyError
     assert current_lease() is None
 
@@ -216,7 +216,7 @@ def test_lease_is_the_threads_own(clock: ManualClock) -> None:
     """Another thread sees no lease; one that is given the context sees it."""
     seen: list[Lease | None] = []
     lease = make(clock)
-    with holding(lease):
+    with lease_scope(lease):
         copied = contextvars.copy_context()
         for target in (lambda: seen.append(current_lease()), lambda: copied.run(lambda: seen.append(current_lease()))):
             thread = threading.Thread(target=target)

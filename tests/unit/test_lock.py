@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from celery_singleton_lock import LeaseLost, Lock, LockConfigError, LockTaken, StoreUnavailable
-from celery_singleton_lock.keys import key_id, names
-from celery_singleton_lock.protocol import Store
+from celery_singleton_lock.keys.names import key_id, names
+from celery_singleton_lock.locks.protocol import Store
 
 from ..support.clock import ManualClock
 from .flaky_store import FlakyStore

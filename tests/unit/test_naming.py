@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from celery_singleton_lock.errors import LockConfigError, LockKeyError
-from celery_singleton_lock.keys import check_prefix, digest, key_id, names, record_id, scoped
+from celery_singleton_lock.keys.names import check_prefix, digest, key_id, names, record_id, scoped
 
 quick = settings(deadline=None)
 parts = st.lists(st.text("1:a\ud800", max_size=3), max_size=4)
@@ -23,8 +23,8 @@ def test_names() -> None:
     bucket = f"singleton-lock:1:{{{digits[:2]}}}:"
     assert found.lock == f"{bucket}lock:order:7"
     assert found.fence == f"{bucket}fence:order:7"
-    assert found.listing == f"{bucket}index"
-    assert found.refused("ab" * 16) == f"{bucket}refused:{'ab' * 16}:order:7"
+    assert found.index == f"{bucket}index"
+    assert found.tombstone("ab" * 16) == f"{bucket}tombstone:{'ab' * 16}:order:7"
     assert found.record("cd" * 16) == f"{bucket}record:{'cd' * 16}:order:7"
     assert found.key_id == key_id("order:7") == digits[:16]
 
@@ -36,7 +36,7 @@ def test_one_slot(resource: str) -> None:
     found = names("p", resource)
     tags = {
         name[name.index("{") + 1 : name.index("}")]
-        for name in (found.lock, found.fence, found.listing, found.refused("t"), found.record("r"))
+        for name in (found.lock, found.fence, found.index, found.tombstone("t"), found.record("r"))
     }
     assert len(tags) == 1
     assert re.fullmatch("[0-9a-f]{2}", tags.pop())

@@ -9,13 +9,20 @@ from typing import Any
 import pytest
 
 from celery_singleton_lock import LockConfigError, single_instance
-from celery_singleton_lock.options import DEFAULTS, NAMES, LockOptions, check_contradictions, check_options, combine
+from celery_singleton_lock.tasks.options import (
+    DEFAULTS,
+    NAMES,
+    LockOptions,
+    check_contradictions,
+    check_options,
+    combine,
+)
 
 INF, NAN = math.inf, math.nan
 
 
 def options(**given: Any) -> LockOptions:
-    """What a task's own options come to, checked as `Plan` checks them."""
+    """What a task's own options come to, checked as `LockedTask` checks them."""
     merged = combine(check_options(given))
     check_contradictions(given, merged)
     return merged

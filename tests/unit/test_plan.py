@@ -8,22 +8,22 @@ import pytest
 from celery import Celery
 
 from celery_singleton_lock import LockConfigError, SingleInstanceTask, single_instance
-from celery_singleton_lock.options import LockOptions
-from celery_singleton_lock.plan import Plan
-from celery_singleton_lock.worker import StartupChecks, locked_tasks
+from celery_singleton_lock.tasks.locked_task import LockedTask
+from celery_singleton_lock.tasks.options import LockOptions
+from celery_singleton_lock.worker.startup import StartupChecks, locked_tasks
 
 from .conftest import MakeApp
 
 
-def plan_of(task: Any) -> Plan:
+def locked_task_of(task: Any) -> LockedTask:
     """The plan of a bound task."""
-    plan: Plan = type(task).singleton_lock_plan()
+    plan: LockedTask = type(task).singleton_lock_task()
     return plan
 
 
 def options_of(task: Any) -> LockOptions:
     """What its options come to."""
-    return plan_of(task).options
+    return locked_task_of(task).options
 
 
 def charge(order_id: int = 0) -> None:
@@ -133,7 +133,7 @@ def test_keys_are_checked_at_import(given: dict[str, Any], words: str) -> None:
 def test_no_arguments_and_all_arguments(app: Celery) -> None:
     """`key=()` and `key=[]` are one lock for the task; None is every argument; the two are not confused (B25)."""
     keys = [
-        plan_of(app.task(name=f"t{index}", lazy=False)(single_instance(key=key)(charge))).key.build(
+        locked_task_of(app.task(name=f"t{index}", lazy=False)(single_instance(key=key)(charge))).key.build(
             "t", {"order_id": 7}
         )
         for index, key in enumerate([(), [], None, ("order_id",), "constant"])
@@ -162,7 +162,7 @@ def test_app_wide_default_is_no_contradiction(make_app: MakeApp) -> None:
 )
 def test_longest_delay_follows_the_broker(make_app: MakeApp, broker: str, longest: float) -> None:
     """A wait stays well below the time after which the broker delivers again (B32)."""
-    assert plan_of(make_app(broker_url=broker).task(lazy=False)(single_instance(charge))).longest == longest
+    assert locked_task_of(make_app(broker_url=broker).task(lazy=False)(single_instance(charge))).longest == longest
 
 
 class Starting:
@@ -218,7 +218,7 @@ def test_settings_that_changed_since_are_checked_again(app: Celery) -> None:
     app.conf.singleton_lock_ttl = 5
     assert options_of(task).ttl == 5
     other = app.task(lazy=False, name="other")(single_instance(charge))
-    assert [type(each).singleton_lock_plan().options.ttl for each in locked_tasks(app)] == [5, 5]
+    assert [type(each).singleton_lock_task().options.ttl for each in locked_tasks(app)] == [5, 5]
     assert other is not task
 
 

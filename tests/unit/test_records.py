@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from celery_singleton_lock.errors import LockKeyError
-from celery_singleton_lock.keys import bind, defaults
-from celery_singleton_lock.records import (
+from celery_singleton_lock.keys.binding import bind, defaults
+from celery_singleton_lock.locks.records import (
     Encoded,
     Record,
     decode,

@@ -11,9 +11,9 @@ from celery import Celery
 from celery.exceptions import Retry
 
 from celery_singleton_lock import current_lease, single_instance
-from celery_singleton_lock.keys import names
-from celery_singleton_lock.plan import Plan
-from celery_singleton_lock.protocol import Store
+from celery_singleton_lock.keys.names import names
+from celery_singleton_lock.locks.protocol import Store
+from celery_singleton_lock.tasks.locked_task import LockedTask
 
 from .conftest import MakeApp
 from .inline_worker import Delivery, InlineWorker
@@ -253,5 +253,5 @@ def test_how_long_a_delivery_is_remembered(
 ) -> None:
     """The record of a delivery answers for twice the visibility timeout, at least two hours."""
     app = make_app(broker_url=broker, broker_transport_options=options)
-    plan: Plan = type(charge_of(app, [])).singleton_lock_plan()
+    plan: LockedTask = type(charge_of(app, [])).singleton_lock_task()
     assert plan.delivery_ttl == seconds

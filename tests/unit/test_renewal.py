@@ -8,10 +8,10 @@ import time
 import pytest
 
 from celery_singleton_lock import StoreUnavailable
-from celery_singleton_lock.keys import names
-from celery_singleton_lock.lease import Lease
-from celery_singleton_lock.protocol import Hold
-from celery_singleton_lock.renewal import Renewer
+from celery_singleton_lock.keys.names import names
+from celery_singleton_lock.locks.lease import Lease
+from celery_singleton_lock.locks.protocol import HeldLock
+from celery_singleton_lock.locks.renewal import Renewer
 
 from ..support.clock import ManualClock
 from .flaky_store import FlakyStore
@@ -130,7 +130,7 @@ def test_release_during_a_renewal(renewer: Renewer, flaky: FlakyStore, clock: Ma
         flaky.afterwards = lambda: None
         renewer.discard(lease.token)
         lease.end()
-        flaky.release(Hold(names(flaky.prefix, "order:7"), lease.token, lease.fence, TTL))
+        flaky.release(HeldLock(names(flaky.prefix, "order:7"), lease.token, lease.fence, TTL))
 
     flaky.afterwards = body_ends
     renewer.tick()

@@ -7,10 +7,10 @@ import logging
 import pytest
 
 from celery_singleton_lock import StoreUnavailable
-from celery_singleton_lock.keys import names
-from celery_singleton_lock.lease import Lease
-from celery_singleton_lock.protocol import Hold
-from celery_singleton_lock.renewal import Renewer
+from celery_singleton_lock.keys.names import names
+from celery_singleton_lock.locks.lease import Lease
+from celery_singleton_lock.locks.protocol import HeldLock
+from celery_singleton_lock.locks.renewal import Renewer
 
 from ..support.clock import ManualClock
 from .flaky_store import FlakyStore
@@ -105,7 +105,7 @@ def test_refusal_loses_at_once(renewer: Renewer, flaky: FlakyStore, clock: Manua
     """A lease that the store does not hold any more is lost at the next renewal, and is not renewed again (B07)."""
     told: list[Lease] = []
     lease = hold(renewer, flaky, on_lost=told.append)
-    flaky.release(Hold(names(flaky.prefix, "order:7"), "order:7-token", 0, TTL))
+    flaky.release(HeldLock(names(flaky.prefix, "order:7"), "order:7-token", 0, TTL))
     run_until(renewer, clock, 10)
     assert told == [lease]
     assert lease.reason == "the server does not hold it any more"
@@ -175,7 +175,7 @@ def test_observers_fault_does_not_stop_the_others(
 
     lost = hold(renewer, flaky, "lost", on_lost=broken)
     kept = hold(renewer, flaky, "kept")
-    flaky.release(Hold(names(flaky.prefix, "lost"), "lost-token", 0, TTL))
+    flaky.release(HeldLock(names(flaky.prefix, "lost"), "lost-token", 0, TTL))
     run_until(renewer, clock, TTL)
     assert (lost.lost, kept.lost) == (True, False)
     assert "the observer of a lost lease failed" in caplog.text

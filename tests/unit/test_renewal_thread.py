@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from celery_singleton_lock.guard import Guard
-from celery_singleton_lock.lease import Lease
-from celery_singleton_lock.protocol import Granted, Hold
-from celery_singleton_lock.renewal import Renewer
+from celery_singleton_lock.locks.guard import Guard
+from celery_singleton_lock.locks.lease import Lease
+from celery_singleton_lock.locks.protocol import Granted, HeldLock
+from celery_singleton_lock.locks.renewal import Renewer
 from celery_singleton_lock.stores.memory import MemoryStore
 
 ROOT = Path(__file__).parents[2]
@@ -27,7 +27,7 @@ class WatchedStore(MemoryStore):
         self.renewed = 0
         self._more = threading.Condition()
 
-    def renew(self, holds: Sequence[Hold], timeout: float) -> list[bool | None]:
+    def renew(self, holds: Sequence[HeldLock], timeout: float) -> list[bool | None]:
         answers = super().renew(holds, timeout)
         with self._more:
             self.renewed += 1
@@ -118,7 +118,7 @@ def test_observers_fault_does_not_end_the_thread(fault: type[BaseException], cap
     lost = guard(store, renewer, "lost", ttl=1.0, on_lost=broken)
     kept = guard(store, renewer, "kept", ttl=3.0)
     assert lost.lease is not None
-    store.release(Hold(lost._names, lost.lease.token, 0, 1.0))
+    store.release(HeldLock(lost._names, lost.lease.token, 0, 1.0))
     assert told.wait(20)
     assert store.wait_for(store.renewed + 2)
     assert kept.release()
@@ -127,7 +127,7 @@ def test_observers_fault_does_not_end_the_thread(fault: type[BaseException], cap
 FORK = """
 import os, sys, threading
 from celery_singleton_lock.guard import Guard
-from celery_singleton_lock.protocol import Hold
+from celery_singleton_lock.protocol import HeldLock
 from celery_singleton_lock.renewal import Renewer, default_renewer
 from celery_singleton_lock.stores.memory import MemoryStore
 

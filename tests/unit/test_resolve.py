@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from celery_singleton_lock import StoreUnavailable, open_store
-from celery_singleton_lock.keys import names
-from celery_singleton_lock.protocol import Ask, Holder
-from celery_singleton_lock.stores import resolve
-from celery_singleton_lock.stores.resolve import Resolver
+from celery_singleton_lock.keys.names import names
+from celery_singleton_lock.locks.protocol import AcquireRequest, Holder
+from celery_singleton_lock.transport import resolve
+from celery_singleton_lock.transport.resolve import Resolver
 
 
 class NameServer:
@@ -138,7 +138,7 @@ def test_interrupted_callers_stop_nobody(name_server: NameServer) -> None:
 def test_no_call_outlasts_its_bound(name_server: NameServer) -> None:
     """A lock whose server's name is not resolved is out of reach within the store's timeout (B13)."""
     store = open_store("redis://locks.example", timeout=0.05)
-    ask = Ask(names(store.prefix, "order:7"), "ab" * 16, Holder(), 30.0)
+    ask = AcquireRequest(names(store.prefix, "order:7"), "ab" * 16, Holder(), 30.0)
     with pytest.raises(StoreUnavailable) as caught:
         store.acquire(ask)
     assert not name_server.answers.is_set(), "it waited for the name server"

@@ -12,9 +12,9 @@ from celery import Celery
 from celery.exceptions import ImproperlyConfigured
 
 from celery_singleton_lock import LockConfigError
-from celery_singleton_lock.settings import LockSettings, settings_of
 from celery_singleton_lock.stores.memory import MemoryStore
 from celery_singleton_lock.stores.redis import RedisStore
+from celery_singleton_lock.tasks.settings import LockSettings, settings_of
 
 
 def settings(**conf: Any) -> LockSettings:

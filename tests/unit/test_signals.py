@@ -11,13 +11,13 @@ import pytest
 from celery import Celery
 
 from celery_singleton_lock import IdempotencyMismatch, Lock, StoreUnavailable, current_lease, signals, single_instance
-from celery_singleton_lock.guard import Guard
-from celery_singleton_lock.keys import key_id, names
+from celery_singleton_lock.keys.names import key_id, names
+from celery_singleton_lock.locks.guard import Guard
+from celery_singleton_lock.locks.protocol import HeldLock, Holder, Store
+from celery_singleton_lock.locks.renewal import Renewer
 from celery_singleton_lock.metrics import LockCounters
-from celery_singleton_lock.protocol import Hold, Holder, Store
-from celery_singleton_lock.renewal import Renewer
-from celery_singleton_lock.settings import settings_of
 from celery_singleton_lock.stores.memory import MemoryStore
+from celery_singleton_lock.tasks.settings import settings_of
 
 from ..support.clock import ManualClock
 from .flaky_store import FlakyStore
@@ -146,7 +146,7 @@ def test_loss_is_visible(app: Celery, store: Store, heard: list[Any], caplog: py
     def body() -> str:
         lease = current_lease()
         assert lease is not None
-        store.release(Hold(names(store.prefix, lease.key), lease.token, lease.fence, lease.ttl))
+        store.release(HeldLock(names(store.prefix, lease.key), lease.token, lease.fence, lease.ttl))
         lease.lose("the server does not hold it any more")
         lease.lose("again")
         return "done"
@@ -244,14 +244,14 @@ def test_no_argument_anywhere(
         lease = current_lease()
         assert lease is not None
         retry, skip, failing = make("retry", key=None), make("skip", key=None, on_conflict="skip"), make("fail")
-        with Lock(store, type(retry).singleton_lock_plan().key.build("retry", {"token": TOKEN, "amount": 0})):
+        with Lock(store, type(retry).singleton_lock_task().key.build("retry", {"token": TOKEN, "amount": 0})):
             retry.delay(TOKEN)
             outcome = worker.run()
             shown.append(repr(outcome.result) + str(outcome.result) + repr(pickle.dumps(outcome.result)))
         message = worker.take()
         assert message is not None
         shown.append(repr(message.headers["singleton_lock"]))
-        with Lock(store, type(skip).singleton_lock_plan().key.build("skip", {"token": TOKEN, "amount": 0})):
+        with Lock(store, type(skip).singleton_lock_task().key.build("skip", {"token": TOKEN, "amount": 0})):
             shown.append(repr(skip(TOKEN)))
         lease.lose("gone")
         shown.append(repr(lease))

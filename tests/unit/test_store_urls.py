@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from celery_singleton_lock import LockConfigError, StoreUnavailable, open_store
-from celery_singleton_lock.keys import names
+from celery_singleton_lock.keys.names import names
 from celery_singleton_lock.stores import redact
-from celery_singleton_lock.stores.commands import milliseconds
 from celery_singleton_lock.stores.memory import MemoryStore
 from celery_singleton_lock.stores.redis import RedisStore
+from celery_singleton_lock.stores.scripts import milliseconds
 
 SECRET = "s3cret"
 

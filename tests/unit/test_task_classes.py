@@ -20,9 +20,9 @@ from celery_singleton_lock import (
     signals,
     single_instance,
 )
-from celery_singleton_lock.protocol import Store
-from celery_singleton_lock.settings import settings_of
-from celery_singleton_lock.worker import StartupChecks
+from celery_singleton_lock.locks.protocol import Store
+from celery_singleton_lock.tasks.settings import settings_of
+from celery_singleton_lock.worker.startup import StartupChecks
 
 from ..support.clock import ManualClock
 from .conftest import MakeApp
@@ -391,4 +391,4 @@ def test_an_option_without_its_prefix_is_a_warning(app: Celery, recwarn: pytest.
     assert [str(each.message) for each in recwarn] == [
         "task class charge: ttl is not an option of the lock; set lock_ttl"
     ]
-    assert task.singleton_lock_plan().options.ttl == 30.0
+    assert task.singleton_lock_task().options.ttl == 30.0

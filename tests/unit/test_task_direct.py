@@ -23,8 +23,8 @@ from celery_singleton_lock import (
     is_skipped,
     single_instance,
 )
-from celery_singleton_lock.keys import key_id, names
-from celery_singleton_lock.protocol import Store
+from celery_singleton_lock.keys.names import key_id, names
+from celery_singleton_lock.locks.protocol import Store
 
 from ..support.asking import is_held
 from .inline_worker import InlineWorker
@@ -164,9 +164,9 @@ def test_lost_lease_is_known_to_the_body(app: Celery, store: Store) -> None:
             return "told"
 
     def store_hold(lease: Lease) -> Any:
-        from celery_singleton_lock.protocol import Hold
+        from celery_singleton_lock.locks.protocol import HeldLock
 
-        return Hold(names(store.prefix, lease.key), lease.token, lease.fence, lease.ttl)
+        return HeldLock(names(store.prefix, lease.key), lease.token, lease.fence, lease.ttl)
 
     assert charge() == "told"
 

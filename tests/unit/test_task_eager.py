@@ -8,8 +8,8 @@ import pytest
 from celery import Celery, chain, chord, group
 
 from celery_singleton_lock import Lock, LockTaken, SingleInstanceTask, current_lease, is_skipped, single_instance
-from celery_singleton_lock.keys import key_id, names
-from celery_singleton_lock.protocol import Store
+from celery_singleton_lock.keys.names import key_id, names
+from celery_singleton_lock.locks.protocol import Store
 
 from .conftest import MakeApp
 from .inline_worker import InlineWorker

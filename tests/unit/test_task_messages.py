@@ -10,7 +10,7 @@ from celery import Celery, Task, chord
 from kombu.exceptions import OperationalError
 
 from celery_singleton_lock import Lock, LockTaken, single_instance
-from celery_singleton_lock.message import HEADER
+from celery_singleton_lock.tasks.message import HEADER
 
 from .inline_worker import InlineWorker, make_charge
 

@@ -8,15 +8,9 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from celery_singleton_lock import (
-    Lease,
-    Lock,
-    LockTaken,
-    current_lease,
-    single_instance,
-)
-from celery_singleton_lock.lease import holding
-from celery_singleton_lock.protocol import Store
+from celery_singleton_lock import Lease, Lock, LockTaken, current_lease, single_instance
+from celery_singleton_lock.locks.lease import lease_scope
+from celery_singleton_lock.locks.protocol import Store
 
 from ..support.asking import is_held
 from ..support.clock import ManualClock
@@ -122,7 +116,7 @@ def test_leftover_lease_is_not_believed(app: Celery, worker: InlineWorker, clock
         return [lease.token, *charge(7)] if order_id == 8 else [lease.token]
 
     stale = Lease("order:7", "f" * 32, 12, 30.0, sent=clock(), clock=clock)
-    left_over = holding(stale)
+    left_over = lease_scope(stale)
     left_over.__enter__()
     try:
         charge.delay(8)

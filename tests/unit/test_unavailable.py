@@ -9,9 +9,9 @@ import pytest
 from celery import Celery
 
 from celery_singleton_lock import LeaseLost, StoreUnavailable, current_lease, single_instance
-from celery_singleton_lock.keys import key_id
-from celery_singleton_lock.message import HEADER
-from celery_singleton_lock.settings import settings_of
+from celery_singleton_lock.keys.names import key_id
+from celery_singleton_lock.tasks.message import HEADER
+from celery_singleton_lock.tasks.settings import settings_of
 
 from ..support.clock import ManualClock
 from .flaky_store import FlakyStore

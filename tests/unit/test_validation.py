@@ -11,7 +11,8 @@ import pytest
 from pydantic import BaseModel, ValidationInfo, field_validator
 
 from celery_singleton_lock.errors import LockKeyError
-from celery_singleton_lock.keys import bind, compile_key, models, validated
+from celery_singleton_lock.keys.binding import bind, models, validated
+from celery_singleton_lock.keys.spec import compile_key
 
 from . import values as v
 
@@ -62,9 +63,9 @@ def test_the_dict_of_a_message(spec: object) -> None:
         v.by_message(v.Order(id=7).model_dump()),
         {"id": "7", "address": None},
     ]
-    texts = {key.build("t", validated(bind(signature, (form,), {}), models(charge))) for form in forms}
+    texts = {key.build(validated(bind(signature, (form,), {}), models(charge))) for form in forms}
     assert len(texts) == 1
-    assert texts != {key.build("t", validated(bind(signature, ({"id": 8},), {}), models(charge)))}
+    assert texts != {key.build(validated(bind(signature, ({"id": 8},), {}), models(charge)))}
 
 
 class _Upper(BaseModel):
@@ -91,4 +92,4 @@ def test_values_that_do_not_validate_stay() -> None:
 def test_a_field_of_a_dict_that_is_no_model() -> None:
     """Without pydantic=True the error says how a field of the dict is written."""
     with pytest.raises(LockKeyError, match=r"write \[id\] instead of .id, or give the task pydantic=True"):
-        compile_key("order:{order.id}").build("t", {"order": {"id": 7}})
+        compile_key("order:{order.id}").build({"order": {"id": 7}})

@@ -8,12 +8,12 @@ import pytest
 from redis.exceptions import ResponseError
 
 from celery_singleton_lock import StoreUnavailable
-from celery_singleton_lock.keys import names
-from celery_singleton_lock.protocol import Ask, Granted, Holder, Split
+from celery_singleton_lock.keys.names import names
+from celery_singleton_lock.locks.protocol import AcquireRequest, Granted, Holder, SplitVote
 from celery_singleton_lock.stores.quorum import QuorumStore
-from celery_singleton_lock.stores.script import Reply
-from celery_singleton_lock.stores.stream import Incomplete, parse
 from celery_singleton_lock.stores.votes import Tally, Votes
+from celery_singleton_lock.transport.requests import Reply
+from celery_singleton_lock.transport.stream import Incomplete, parse
 
 A, B, C = "a" * 32, "b" * 32, "c" * 32
 DOWN = StoreUnavailable("down")
@@ -193,13 +193,13 @@ def ask_with(*rounds: Votes) -> Any:
     store = QuorumStore(["redis://127.0.0.1:1/0"] * 5, prefix="p", timeout=1.0, wall=lambda: 5e-6)
     following = iter(rounds)
     store._ask = lambda attempt, last=False: next(following)  # type: ignore[method-assign]
-    return store.acquire(Ask(names("p", "order:7"), A, Holder(), 30.0))
+    return store.acquire(AcquireRequest(names("p", "order:7"), A, Holder(), 30.0))
 
 
 def test_last_round_must_agree() -> None:
     """A second round that a majority has granted with different fences is no grant, and the vote is split."""
     first = votes(granted(5), granted(6), granted(6))
-    assert isinstance(ask_with(first, votes(granted(6), granted(6), granted(7), granted(7), granted(8))), Split)
+    assert isinstance(ask_with(first, votes(granted(6), granted(6), granted(7), granted(7), granted(8))), SplitVote)
     assert ask_with(first, votes(granted(6), granted(7), granted(6), granted(6))) == Granted(6)
 
 

@@ -1,5 +1,5 @@
 -- Keeps a record that was found on another server of a quorum; a newer one stands.
--- KEYS[1] record  string  "<rank>:<fence>:<body>", always with an expiry
+-- KEYS[1] record  string  "<attempt>:<fence>:<body>", always with an expiry
 -- ARGV 1 record, 2 its fence, 3 its ttl (ms)
 -- Answers 1: a record of this fence or a newer one is here
 local record = redis.call("GET", KEYS[1])

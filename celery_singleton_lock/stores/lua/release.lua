@@ -1,10 +1,10 @@
 -- Frees the lock or lets it rest, only by the token that holds it, and writes the record. Also the undo of an acquire.
--- KEYS[1] lock     string  "<h or r>:<token>:<fence>:<holder>"
--- KEYS[2] fence    string  the last fencing token, decimal
--- KEYS[3] refused  string  set where the token must take nothing any more
--- KEYS[4] index    zset    this bucket's locks by the server's time (ms) of their end
--- KEYS[5] record   string  "<rank>:<fence>:<body>"; absent where none is written
--- ARGV 1 token, 2 fence, 3 rest (ms), 4 refusal (ms, 0 for none), 5 resource,
+-- KEYS[1] lock      string "<h or r>:<token>:<fence>:<holder>"
+-- KEYS[2] fence     string the last fencing token, decimal
+-- KEYS[3] tombstone string set where the token must take nothing any more
+-- KEYS[4] index     zset   this bucket's locks by the server's time (ms) of their end
+-- KEYS[5] record    string "<attempt>:<fence>:<body>"; absent where none is written
+-- ARGV 1 token, 2 fence, 3 rest (ms), 4 tombstone ttl (ms, 0 for none), 5 resource,
 --      6 fence ttl (ms) where the stored fence is raised past this one whoever holds the lock, else 0,
 --      7 record, 8 record ttl (ms)
 -- Answers 1 where the token held the lock, else 0

@@ -1,9 +1,10 @@
--- Sets the expiry of a held lock to its ttl again, or leaves a later one. Where a quorum's node lost its memory, it sets the lock again.
--- KEYS[1] lock     string  "<h or r>:<token>:<fence>:<holder>"
--- KEYS[2] fence    string  the last fencing token, decimal
--- KEYS[3] refused  string  exists where this token may not take anything any more
--- KEYS[4] index    zset    this bucket's locks by the server's time (ms) of their end
--- ARGV 1 token, 2 ttl (ms), 3 fence ttl (ms), 4 resource, 5 fence, 6 holder ("": a vanished lock is never set again),
+-- Resets the expiry of a held lock to its ttl, never to an earlier time. On a quorum's node that lost its memory it
+-- restores the lock.
+-- KEYS[1] lock      string "<h or r>:<token>:<fence>:<holder>"
+-- KEYS[2] fence     string the last fencing token, decimal
+-- KEYS[3] tombstone string exists where this token may not take anything any more
+-- KEYS[4] index     zset   this bucket's locks by the server's time (ms) of their end
+-- ARGV 1 token, 2 ttl (ms), 3 fence ttl (ms), 4 resource, 5 fence, 6 holder ("": a vanished lock is not restored),
 --      7 "1" where the expiry may become an earlier one, too: an extension, not a renewal
 -- Answers 1 where the token holds the lock, else 0
 local mine = "h:" .. ARGV[1] .. ":"

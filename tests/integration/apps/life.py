@@ -44,7 +44,7 @@ def _listen(**_: Any) -> None:
     for signal in signals.ALL:
         signal.connect(_say_signal, weak=False)
     if os.environ.get("TEST_USE_IN_PARENT"):  # the client is used before the children are forked
-        store = app.tasks["life.late"].__class__.singleton_lock_plan().store
+        store = app.tasks["life.late"].__class__.singleton_lock_task().store
         assert store.peek is not None
         late("in-the-parent")
 

@@ -8,8 +8,8 @@ import sqlalchemy as sa
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.pool import NullPool
 
-from celery_singleton_lock.clock import now
-from celery_singleton_lock.lease import Lease
+from celery_singleton_lock.locks.clock import now
+from celery_singleton_lock.locks.lease import Lease
 
 
 class Base(DeclarativeBase):

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from celery_singleton_lock.contrib.sqlalchemy import AlreadyDone, NoFence, StaleFence, claim, done, fences, forget
 from celery_singleton_lock.errors import LeaseLost, LockKeyError, SingletonLockError
-from celery_singleton_lock.lease import holding
+from celery_singleton_lock.locks.lease import lease_scope
 
 from .tables import Booking, lease_of, rows
 
@@ -20,7 +20,7 @@ from .tables import Booking, lease_of, rows
 def test_a_claim_leaves_its_fence_and_its_work(engine: sa.Engine) -> None:
     """One row holds the resource's fence and one the work, both under hashes that begin with the key id."""
     lease = lease_of(7, "a-record", key="card:4111")
-    with Session(engine) as session, session.begin(), holding(lease):
+    with Session(engine) as session, session.begin(), lease_scope(lease):
         claim(session)
     [(resource, fence)] = rows(engine, *fences.c)
     [(done_resource, work, done_fence, created)] = rows(engine, *done.c)

@@ -17,8 +17,9 @@ from celery.app.trace import build_tracer
 from celery.exceptions import SoftTimeLimitExceeded
 
 import celery_singleton_lock
-from celery_singleton_lock import abort, single_instance
-from celery_singleton_lock.renewal import default_renewer
+from celery_singleton_lock import single_instance
+from celery_singleton_lock.locks.renewal import default_renewer
+from celery_singleton_lock.tasks import abort
 
 from ...support.servers import Server
 

@@ -11,7 +11,7 @@ from uuid import uuid4
 
 import pytest
 
-from celery_singleton_lock.keys import key_id
+from celery_singleton_lock.keys.names import key_id
 
 from ...support.rabbitmq import RabbitMQ
 from ...support.waiting import eventually

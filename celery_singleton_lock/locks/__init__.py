@@ -1,0 +1,1 @@
+"""One hold on one resource: without Celery, and without knowing any server."""

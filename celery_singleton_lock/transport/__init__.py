@@ -1,0 +1,1 @@
+"""Bytes to servers and back, each operation bounded. It carries requests and does not know what they mean."""
