@@ -76,7 +76,7 @@ class Guard:
         self._sleep = sleep
         self._names = names(store.prefix, key)
         self.key_id = self._names.key_id
-        self._lock: HeldLock | None = None
+        self.lock: HeldLock | None = None
         self._unanswered = False
         self._releasing = False
         self._pid = os.getpid()
@@ -84,7 +84,7 @@ class Guard:
     @property
     def pending(self) -> bool:
         """Whether there may be something to free. A forked child frees nothing: the lease is its parent's."""
-        return self._lock is not None and os.getpid() == self._pid
+        return self.lock is not None and os.getpid() == self._pid
 
     def acquire(self) -> Granted | Taken | Recorded:
         """Ask once. Raises `StoreUnavailable`."""
@@ -112,7 +112,7 @@ class Guard:
     def _ask(self, timeout: float) -> Answer:
         """Ask under a fresh token: after a split vote the last one's requests may still be on their way."""
         token = secrets.token_hex(16)
-        self._lock = HeldLock(self._names, token, 0, self.ttl)
+        self.lock = HeldLock(self._names, token, 0, self.ttl)
         self._unanswered = True
         sent = self._clock()
         # Without an attempt the lease carries the id for `claim` alone: there is no record to be answered from.
@@ -121,13 +121,13 @@ class Guard:
         try:
             answer = self.store.acquire(request)
         except StoreUnavailable:
-            self._lock = None  # the store has sent the undo behind its request where it could
+            self.lock = None  # the store has sent the undo behind its request where it could
             raise
         if not isinstance(answer, Granted):
-            self._lock = None
+            self.lock = None
             return answer
         self._unanswered = answer.unanswered
-        self._lock = lock = HeldLock(self._names, token, answer.fence, self.ttl, self.holder)
+        self.lock = lock = HeldLock(self._names, token, answer.fence, self.ttl, self.holder)
         lease = Lease(
             self.key,
             token,
@@ -169,9 +169,9 @@ class Guard:
 
     def extend(self, ttl: float) -> bool:
         """Set the lease's length to ``ttl`` seconds from now; False where it is lost. Raises `StoreUnavailable`."""
-        if self._lock is None or self.lease is None or self.lease.lost:
+        if self.lock is None or self.lease is None or self.lease.lost:
             return False
-        lock = self._lock._replace(ttl=ttl, may_shorten=True)
+        lock = self.lock._replace(ttl=ttl, may_shorten=True)
         sent = self._clock()
         self.lease.resize(sent, ttl)  # at once: a server may do it and its answer be lost
         try:
@@ -181,8 +181,8 @@ class Guard:
         except BaseException:  # a time limit, too
             self.ttl = min(ttl, self.ttl)  # whichever of the two the servers have, or will have: it is no shorter
             self.lease.resize(sent, self.ttl)
-            self._lock = self._lock._replace(ttl=self.ttl)
-            self._renewer.add(self.lease, self._lock, self.store, sent - self.ttl)  # due at once
+            self.lock = self.lock._replace(ttl=self.ttl)
+            self._renewer.add(self.lease, self.lock, self.store, sent - self.ttl)  # due at once
             raise
         if not held:
             self._renewer.discard(lock.token)
@@ -190,8 +190,8 @@ class Guard:
             return False
         if not self.lease.confirm(sent, ttl):
             return False
-        self.ttl, self._lock = ttl, lock._replace(may_shorten=False)
-        self._renewer.add(self.lease, self._lock, self.store, sent)
+        self.ttl, self.lock = ttl, lock._replace(may_shorten=False)
+        self._renewer.add(self.lease, self.lock, self.store, sent)
         return True
 
     def release(self, write: RecordWrite | None = None) -> bool:
@@ -199,7 +199,7 @@ class Guard:
 
         Raises `StoreUnavailable`: then the lease runs out by itself, and another `release` tries again.
         """
-        lock = self._lock
+        lock = self.lock
         if lock is None or not self.pending:
             return False
         rest = 0.0
@@ -209,7 +209,7 @@ class Guard:
             rest = max(0.0, self.lease.acquired + self.at_least - self._clock())
         again, self._releasing = self._releasing, True
         held = self.store.release(lock, rest=rest, write=write, unanswered=self._unanswered)
-        self._lock = None
+        self.lock = None
         if not held and self.lease is not None and not again:  # a release that was interrupted may have freed it
             self.lease.lose("the server did not hold it any more at its end", at_end=True)
         return held

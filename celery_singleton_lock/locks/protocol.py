@@ -44,7 +44,7 @@ class AcquireRequest(NamedTuple):
 
 
 class HeldLock(NamedTuple):
-    """A granted lock, as renewal and release name it. ``holder``: as the lock was asked for.
+    """A granted lock, as renewal and release name it. ``holder``: as the lock was asked for; None: never restore it.
 
     ``may_shorten``: its expiry may become an earlier one, which an extension may ask for; a renewal never does.
     """
@@ -53,7 +53,7 @@ class HeldLock(NamedTuple):
     token: str
     fence: int
     ttl: float
-    holder: Holder = Holder()
+    holder: Holder | None = None
     may_shorten: bool = False
 
 

@@ -60,7 +60,7 @@ def acquire(request: AcquireRequest, proposal: int = 0) -> Command:
 
 def renew(lock: HeldLock, *, restore: bool = False) -> Command:
     """``restore``: set the lock anew where the server has forgotten it and knows no newer fence."""
-    holder = encode_holder(lock.holder) if restore else ""
+    holder = encode_holder(lock.holder) if restore and lock.holder is not None else ""
     args = (_FENCE_MS, lock.names.resource, lock.fence, holder, int(lock.may_shorten))
     return RENEW(_keys(lock.names, lock.token), lock.token, milliseconds(lock.ttl), *args)
 

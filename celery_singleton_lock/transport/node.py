@@ -161,6 +161,12 @@ class Node:
                 self._return_to_pool(stream)
         return True
 
+    def settle(self) -> tuple[int, int]:
+        """Count off the replies that have come. Returns how many connections are free, and how many still owe one."""
+        with self._lock:
+            self._count_off()
+            return len(self._idle), len(self._parked)
+
     def drop_idle(self) -> None:
         """One connection broke: the idle ones are most likely as dead."""
         with self._lock:

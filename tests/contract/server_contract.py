@@ -178,7 +178,7 @@ class ServerContract(StoreContract):
         kinds = Counter(key.split(":")[3] for key in every)
         listings = kinds.pop("index")
         assert listings <= 256
-        assert kinds == {"fence": 6000, "record": 2000, "lock": 2000, "refused": 1000}
+        assert kinds == {"fence": 6000, "record": 2000, "lock": 2000, "tombstone": 1000}
         assert sum(client.zcard(key) for key in every if key.endswith(":index")) == 2000
 
     @pytest.mark.parametrize("verb", ["acquire", "renew", "release", "record", "peek", "many"])

@@ -15,7 +15,7 @@ class MemoryDoor:
     """Moves the store's clock where a server's key would be given another end."""
 
     def __init__(self, store: MemoryStore, clock: ManualClock) -> None:
-        self._maps = (store._locks, store._fences, store._refused, store._records)
+        self._maps = (store._locks, store._fences, store._tombstones, store._records)
         self._clock = clock
 
     def leave(self, name: str, seconds: float) -> None:

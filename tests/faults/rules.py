@@ -34,8 +34,8 @@ def granted(one: Guard) -> Granted:
 
 def hold_of(one: Guard) -> HeldLock:
     """What ``one`` renews with."""
-    assert one._hold is not None
-    return one._hold
+    assert one.lock is not None
+    return one.lock
 
 
 def occupy(deployment: Deployment, indexes: range | list[int], token: str = "c" * 32) -> None:

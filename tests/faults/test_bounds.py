@@ -119,7 +119,7 @@ def test_large_batch_to_a_hung_server(three: Deployment) -> None:
     holds = []
     for one in guards:
         granted(one)
-        holds.append(one._hold)
+        holds.append(one.lock)
     settle(store)
     three.servers[0].pause()
     for _ in range(4):
@@ -158,9 +158,7 @@ def test_same_server_twice_under_two_names(start_server: StartServer, network: N
     assert isinstance(store, QuorumStore)
     with Lock(store, "order:7"):
         for node in store.nodes:
-            eventually(
-                lambda node=node: node._idle or node._parked or node.connect_soon(), 3, "a connection, or why not"
-            )
+            eventually(lambda node=node: any(node.settle()) or node.connect_soon(), 3, "a connection, or why not")
         assert len(set(store.nodes[0]._servers.values())) == 2
     assert [str(node._error) for node in store.nodes if "stands in singleton_lock_url twice" in str(node._error)]
     first.kill()
@@ -223,7 +221,7 @@ def test_slow_server_costs_nothing(three: Deployment) -> None:
         one.release()
     assert (time.monotonic() - began) / 60 < 0.1  # two calls that waited for it would take 0.8 s
     node = store.nodes[2]
-    assert len(node._parked) + len(node._idle) <= MAX_PARKED + 1
+    assert sum(node.settle()) <= MAX_PARKED + 1
     settle(store)
     assert NAMES.lock not in three.stored()[2]
 

@@ -159,7 +159,7 @@ def test_credentials_and_permissions(start_server: StartServer, caplog: pytest.L
         client.execute_command("ACL", "SETUSER", "app", "on", ">pw", "~*", "+info")
     for login, word in (("app:wrong", "WRONGPASS"), ("app:pw", "NOPERM")):
         (line,) = findings(app_with(singleton_lock_url=server.url().replace("//", f"//{login}@")), caplog)
-        assert "turns the credentials down" in line
+        assert "rejects the credentials" in line
         assert word in line
 
 

@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from redis.crc import key_slot
 
 from celery_singleton_lock import StoreUnavailable, open_store
 from celery_singleton_lock.keys.names import names
 from celery_singleton_lock.locks.protocol import Taken
-from celery_singleton_lock.stores.cluster import ClusterStore, slot_of
+from celery_singleton_lock.stores.cluster import ClusterStore
 
 from ..support.asking import ask, is_held, take, take_soon
 from ..support.cluster import Cluster
@@ -62,13 +63,13 @@ def test_slots_as_the_server_counts_them(cluster: Cluster, store: ClusterStore) 
         for resource in RESOURCES:
             name = names(store.prefix, resource)
             for key in (name.lock, name.fence, name.index, name.tombstone("f" * 32), name.record("e" * 32)):
-                assert client.execute_command("CLUSTER", "KEYSLOT", key) == slot_of(name)
+                assert client.execute_command("CLUSTER", "KEYSLOT", key) == key_slot(name.bucket.encode())
 
 
 def test_renewals_of_many_nodes(store: ClusterStore) -> None:
     """One call renews leases on every node; one that is not held says so and the rest are renewed."""
     holds = [take(store, resource) for resource in RESOURCES]
-    assert len({slot_of(hold.names) for hold in holds}) > 20
+    assert len({key_slot(hold.names.bucket.encode()) for hold in holds}) > 20
     store.release(holds[7])
     assert store.renew(holds, 1.0) == [number != 7 for number in range(len(holds))]
     for hold in holds:
@@ -91,7 +92,7 @@ def test_forgotten_scripts(cluster: Cluster, store: ClusterStore) -> None:
 def test_a_slot_that_moved_is_followed(cluster: Cluster, store: ClusterStore) -> None:
     """MOVED: the call goes to the new owner at once, and the next call asks it first; so does a renewal."""
     resource = "moved:1"
-    slot = slot_of(names(store.prefix, resource))
+    slot = key_slot(names(store.prefix, resource).bucket.encode())
     take(store, "warm:1")  # the store knows the cluster as it was
     cluster.move(slot, (home(cluster, slot) + 1) % 3)
     try:
@@ -105,7 +106,7 @@ def test_a_slot_that_moved_is_followed(cluster: Cluster, store: ClusterStore) ->
         cluster.move(slot, home(cluster, slot))
     assert store.renew([hold], 1.0) == [False]  # moved back, without its lock
     for other in RESOURCES[:5]:
-        with cluster.nodes[home(cluster, slot_of(names(store.prefix, other)))].client() as client:
+        with cluster.nodes[home(cluster, key_slot(names(store.prefix, other).bucket.encode()))].client() as client:
             client.delete(names(store.prefix, other).lock)
 
 
@@ -113,7 +114,7 @@ def test_a_slot_on_its_way(cluster: Cluster, store: ClusterStore) -> None:
     """ASK is followed for this one call; what needs several keys is refused by TRYAGAIN: out of reach, never taken."""
     resource = "ask:1"
     name = names(store.prefix, resource)
-    slot = slot_of(name)
+    slot = key_slot(name.bucket.encode())
     source, target = home(cluster, slot), (home(cluster, slot) + 1) % 3
     ids = [cluster.id(node) for node in cluster.nodes]
     with cluster.nodes[source].client() as here, cluster.nodes[target].client() as there:
@@ -163,7 +164,7 @@ def test_a_silent_node_spoils_no_other(cluster: Cluster) -> None:
         start = time.monotonic()
         found = store.renew(holds, 0.4)
         assert time.monotonic() - start < 0.4 + 1.0
-        theirs = [home(cluster, slot_of(hold.names)) == 1 for hold in holds]
+        theirs = [home(cluster, key_slot(hold.names.bucket.encode())) == 1 for hold in holds]
         assert any(theirs)
         assert found == [None if silent else True for silent in theirs]
         with pytest.raises(StoreUnavailable):
@@ -182,7 +183,9 @@ def test_replicas_take_over(tmp_path: Path) -> None:
     try:
         store = open_store(cluster.url(), timeout=0.5)
         careful = open_store(cluster.url(), timeout=0.5, min_replicas=1)
-        first, second = [r for r in RESOURCES if home(cluster, slot_of(names(store.prefix, r))) == 0][:2]
+        first, second = [r for r in RESOURCES if home(cluster, key_slot(names(store.prefix, r).bucket.encode())) == 0][
+            :2
+        ]
         hold = take_soon(careful, first)
         assert is_held(store, first)
         cluster.nodes[0].kill()

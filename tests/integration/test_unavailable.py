@@ -107,7 +107,7 @@ class TestAtAcquire:
                 stage.tasks.open_raise.delay(name).get(timeout=15)
         finally:
             stage.lock_server.resume()
-        eventually(lambda: stage.locks.keys(f"*refused*{name}*"), message="the undo of the late request")
+        eventually(lambda: stage.locks.keys(f"*tombstone*{name}*"), message="the undo of the late request")
         assert stage.lock(resource(name)) is None
 
 

@@ -17,10 +17,7 @@ def settle(store: QuorumStore, timeout: float = 5.0) -> None:
     """Returns when every reply that is owed to the store has come: a call ends with its majority, the rest follows."""
 
     def settled() -> bool:
-        for node in store.nodes:
-            with node._lock:
-                node._count_off()
-        return not any(node._parked for node in store.nodes)
+        return sum(node.settle()[1] for node in store.nodes) == 0
 
     eventually(settled, timeout, "the last replies")
 
@@ -30,10 +27,10 @@ def connect(store: QuorumStore, timeout: float = 5.0) -> None:
 
     def connected() -> bool:
         for node in store.nodes:
-            if not node._idle and not node._parked:
+            if node.settle() == (0, 0):
                 node.connect_soon()
         settle(store)
-        return all(node._idle for node in store.nodes)
+        return all(node.settle()[0] for node in store.nodes)
 
     eventually(connected, timeout, "a connection to every server")
 

@@ -1,4 +1,4 @@
-"""One text per value: `celery_singleton_lock.canonical`."""
+"""One text per value: `celery_singleton_lock.keys.encoding`."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_lone_surrogates_have_a_text() -> None:
 def test_hash_seed_does_not_matter() -> None:
     """B23: processes with other hash seeds agree on sets and dicts."""
     code = (
-        "from celery_singleton_lock.canonical import encode;"
+        "from celery_singleton_lock.keys.encoding import encode;"
         "print(encode([{'a', 'b', 'c', 1, 2.5, None}, frozenset('xyz'), {'b': 1, 'a': {'z', 'y'}}], 'x'))"
     )
     outputs = {

@@ -24,7 +24,7 @@ HOUR = 3600.0
 def wall(monkeypatch: pytest.MonkeyPatch) -> ManualClock:
     """The wall clock by which messages count their waits."""
     made = ManualClock(1.8e9)
-    monkeypatch.setattr("celery_singleton_lock.message.time", SimpleNamespace(time=made, sleep=pytest.fail))
+    monkeypatch.setattr("celery_singleton_lock.tasks.message.time", SimpleNamespace(time=made, sleep=pytest.fail))
     return made
 
 

@@ -175,7 +175,7 @@ def test_jitter_is_the_upper_half(waits: int) -> None:
 
 def test_backoff_stays_below_what_the_broker_bears() -> None:
     """A delay is never longer than the broker's visibility timeout allows (B32)."""
-    waiter = replace(FRESH, waits=9, longest=1.5)
+    waiter = replace(FRESH, waits=9, max_delay=1.5)
     assert backoff(LockOptions(), waiter, longest) == 1.5
     assert backoff(LockOptions(), waiter, shortest) == 0.75
     assert decide(STRANGER, waiter) == SendAgain(1.5)

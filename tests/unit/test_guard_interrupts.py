@@ -50,7 +50,7 @@ def test_interrupt_at_any_line_leaves_nothing(
 
         def tracer(frame: FrameType, event: str, arg: object, stop_at: int = stop_at) -> Any:
             nonlocal seen
-            if frame.f_code not in (Guard.acquire.__code__, Guard._attempt.__code__):
+            if frame.f_code not in (Guard.acquire.__code__, Guard._ask.__code__):
                 return None
             if event == "line":
                 seen += 1

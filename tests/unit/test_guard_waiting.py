@@ -184,8 +184,8 @@ def test_extend_of_what_was_taken_away(make_guard: Callable[..., Guard], flaky: 
     """A refused extension loses the lease at once and ends its renewal (B07)."""
     guard = make_guard()
     guard.acquire()
-    assert guard._hold is not None
-    flaky.release(guard._hold)
+    assert guard.lock is not None
+    flaky.release(guard.lock)
     assert guard.extend(10) is False
     assert guard.lease is not None
     assert (guard.lease.lost, left(flaky), len(renewer)) == (True, None, 0)

@@ -36,7 +36,7 @@ SIGNATURE = inspect.signature(charge)
 
 def build(spec: object, *args: Any, **kwargs: Any) -> str:
     """The resource of ``charge`` called so."""
-    key = compile_key(spec)
+    key = compile_key(spec, "shop.charge")
     key.check(SIGNATURE)
     return key.build(bind(SIGNATURE, args, kwargs))
 
@@ -120,8 +120,8 @@ def test_a_sequence_is_scoped_by_the_task_and_has_no_order() -> None:
     assert build(("order_id",), 7) != build(("region",), 7, 7)
     arguments = bind(SIGNATURE, (7,), {})
     for spec in (None, ("order_id",), ()):
-        key = compile_key(spec)
-        assert key.build(arguments) != key.build("shop.ship", arguments)
+        charge_key, ship_key = (compile_key(spec, name) for name in ("shop.charge", "shop.ship"))
+        assert charge_key.build(arguments) != ship_key.build(arguments)
 
 
 @pytest.mark.parametrize("spec", [(), []])
@@ -197,11 +197,12 @@ def test_two_processes_agree() -> None:
     """B24: the key is the same where the script itself is ``__main__``, whatever the hash seed."""
     code = (
         "import enum, inspect\n"
-        "from celery_singleton_lock.keys import bind, compile_key\n"
+        "from celery_singleton_lock.keys.binding import bind\n"
+        "from celery_singleton_lock.keys.spec import compile_key\n"
         "class Plain(enum.Enum):\n    RED = 'red'\n"
         "def charge(order_id, region='eu', *, amount=None, **extra): ...\n"
         "arguments = bind(inspect.signature(charge), ({'b', 'a', 'c'},), {'amount': Plain.RED})\n"
-        "print(compile_key(None).build(arguments))"
+        "print(compile_key(None, 'shop.charge').build(arguments))"
     )
     expected = build(None, {"c", "b", "a"}, amount=v.Plain.RED)
     for seed in ("1", "2"):

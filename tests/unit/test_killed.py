@@ -16,7 +16,7 @@ from celery.worker.request import Request
 from celery_singleton_lock.locks.guard import Guard
 from celery_singleton_lock.locks.protocol import Granted, Holder, Store
 from celery_singleton_lock.locks.renewal import Renewer
-from celery_singleton_lock.worker import killed
+from celery_singleton_lock.worker import request as worker_request
 
 from ..support.asking import is_held
 from .inline_worker import InlineWorker, make_charge
@@ -65,10 +65,10 @@ def test_living_child_keeps_its_lock(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """A child that still lives when the patience ends keeps its lock, with a warning: it may be in its body."""
-    monkeypatch.setattr(killed, "MAX_PARKED_SECONDS", 0.0)
+    monkeypatch.setattr(worker_request, "CHILD_EXIT_TIMEOUT", 0.0)
     request = request_of(os.getpid())
     guard = take(store, request)
-    killed.free_killed(request)
+    worker_request.free_killed(request)
     assert is_held(store, "order:7")
     assert "is not gone yet" in caplog.text
     assert guard.release() is True
@@ -83,7 +83,7 @@ def test_ended_childs_lock_is_freed(
         ended.wait()
     request = request_of(ended.pid)
     take(store, request)
-    killed.free_killed(request)
+    worker_request.free_killed(request)
     assert not is_held(store, "order:7")
 
 
@@ -99,9 +99,9 @@ def test_lock_that_a_dying_child_takes(
             take(store, request)
         return len(looks) > 2
 
-    monkeypatch.setattr(killed, "is_gone", is_gone)
+    monkeypatch.setattr(worker_request, "is_gone", is_gone)
     request = request_of(4711)
-    killed.free_killed(request)
+    worker_request.free_killed(request)
     assert looks == [4711] * 3
     assert not is_held(store, "order:7")
 
@@ -113,6 +113,6 @@ def test_others_lock_is_left_alone(
     """A lock of another task, host or process is not the killed child's."""
     request = request_of(ended.pid)
     guard = take(store, request, **other)
-    killed.free_killed(request)
+    worker_request.free_killed(request)
     assert is_held(store, "order:7")
     assert guard.release() is True

@@ -10,8 +10,8 @@ from collections.abc import Callable
 import pytest
 
 from celery_singleton_lock import LeaseLost, current_lease
-from celery_singleton_lock.locks.clock import now, validity
-from celery_singleton_lock.locks.lease import Lease, NoLease, is_covered, lease_scope
+from celery_singleton_lock.locks.clock import now
+from celery_singleton_lock.locks.lease import Lease, NoLease, is_covered, lease_scope, validity
 
 from ..support.clock import ManualClock
 

@@ -184,8 +184,8 @@ def test_lost_lock_is_not_owned(store: Store) -> None:
     lock = Lock(store, KEY)
     lock.acquire()
     assert lock._guard is not None
-    assert lock._guard._hold is not None
-    store.release(lock._guard._hold)
+    assert lock._guard.lock is not None
+    store.release(lock._guard.lock)
     assert lock.extend() is False
     assert lock.owned() is False
     assert lock.release() is False

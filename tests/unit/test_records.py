@@ -1,4 +1,4 @@
-"""Idempotency records and result markers: `celery_singleton_lock.records`."""
+"""Idempotency records and result markers: `celery_singleton_lock.locks.records`."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from celery_singleton_lock.errors import LockKeyError
-from celery_singleton_lock.keys.binding import bind, defaults
+from celery_singleton_lock.keys.binding import bind, defaults, fingerprint
 from celery_singleton_lock.locks.records import (
     Encoded,
     Record,
     decode,
     encode,
-    fingerprint,
     is_replayed,
     is_skipped,
     not_kept,

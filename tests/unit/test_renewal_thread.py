@@ -126,9 +126,9 @@ def test_observers_fault_does_not_end_the_thread(fault: type[BaseException], cap
 
 FORK = """
 import os, sys, threading
-from celery_singleton_lock.guard import Guard
-from celery_singleton_lock.protocol import HeldLock
-from celery_singleton_lock.renewal import Renewer, default_renewer
+from celery_singleton_lock.locks.guard import Guard
+from celery_singleton_lock.locks.protocol import HeldLock
+from celery_singleton_lock.locks.renewal import Renewer, default_renewer
 from celery_singleton_lock.stores.memory import MemoryStore
 
 store = MemoryStore()
@@ -143,7 +143,7 @@ if pid == 0:
         threading.active_count() == 1
         and (len(own), len(shared)) == (0, 0)
         and [guard.release() for guard in guards] == [False, False]
-        and all(store.renew([guard._hold], 1.0) == [True] for guard in guards)  # not released: still held
+        and all(store.renew([guard.lock], 1.0) == [True] for guard in guards)  # not released: still held
     )
     fresh = Guard(store, "fresh", ttl=3)
     fresh.acquire()

@@ -244,14 +244,14 @@ def test_no_argument_anywhere(
         lease = current_lease()
         assert lease is not None
         retry, skip, failing = make("retry", key=None), make("skip", key=None, on_conflict="skip"), make("fail")
-        with Lock(store, type(retry).singleton_lock_task().key.build("retry", {"token": TOKEN, "amount": 0})):
+        with Lock(store, type(retry).singleton_lock_task().key.build({"token": TOKEN, "amount": 0})):
             retry.delay(TOKEN)
             outcome = worker.run()
             shown.append(repr(outcome.result) + str(outcome.result) + repr(pickle.dumps(outcome.result)))
         message = worker.take()
         assert message is not None
         shown.append(repr(message.headers["singleton_lock"]))
-        with Lock(store, type(skip).singleton_lock_task().key.build("skip", {"token": TOKEN, "amount": 0})):
+        with Lock(store, type(skip).singleton_lock_task().key.build({"token": TOKEN, "amount": 0})):
             shown.append(repr(skip(TOKEN)))
         lease.lose("gone")
         shown.append(repr(lease))

@@ -44,9 +44,9 @@ def test_unresolvable_annotations() -> None:
 def test_without_pydantic() -> None:
     """A process that never imported pydantic has no models, and the package does not import it."""
     code = (
-        "import sys\nfrom celery_singleton_lock import keys\n"
+        "import sys\nfrom celery_singleton_lock.keys import binding\n"
         "def charge(order: int): ...\n"
-        "assert keys.models(charge) == {}\nassert 'pydantic' not in sys.modules"
+        "assert binding.models(charge) == {}\nassert 'pydantic' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, env={"PYTHONPATH": ":".join(filter(None, sys.path))})
 

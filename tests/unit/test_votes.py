@@ -14,6 +14,7 @@ from celery_singleton_lock.stores.quorum import QuorumStore
 from celery_singleton_lock.stores.votes import Tally, Votes
 from celery_singleton_lock.transport.requests import Reply
 from celery_singleton_lock.transport.stream import Incomplete, parse
+from celery_singleton_lock.transport.urls import read
 
 A, B, C = "a" * 32, "b" * 32, "c" * 32
 DOWN = StoreUnavailable("down")
@@ -190,7 +191,7 @@ def test_server_error_is_a_value() -> None:
 
 def ask_with(*rounds: Votes) -> Any:
     """What a store answers to an acquire whose rounds come out like this; no server is asked."""
-    store = QuorumStore(["redis://127.0.0.1:1/0"] * 5, prefix="p", timeout=1.0, wall=lambda: 5e-6)
+    store = QuorumStore([read("redis://127.0.0.1:1/0")] * 5, prefix="p", timeout=1.0, wall=lambda: 5e-6)
     following = iter(rounds)
     store._ask = lambda attempt, last=False: next(following)  # type: ignore[method-assign]
     return store.acquire(AcquireRequest(names("p", "order:7"), A, Holder(), 30.0))
