@@ -13,7 +13,9 @@ LAYOUT = 1
 
 def digest(*parts: str) -> str:
     """64 hex digits of SHA-256; other parts, or the same text cut at other places, give other digits."""
-    text = "".join([f"{len(part)}:{part}" for part in parts])
+    text = ""
+    for part in parts:
+        text += f"{len(part)}:{part}"
     return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 

@@ -24,6 +24,7 @@ class BoundedSocket:
 
     def __init__(self, sock: Any, deadline: float) -> None:
         self._sock = sock
+        self.sendall = sock.sendall
         self._deadline = deadline
         self._seconds = 0.0
         self._first = False
@@ -79,11 +80,12 @@ class Link:
     def __init__(self, address: Address) -> None:
         self._address = address
         self._connection: Any = None  # redis-py has few types
+        self._socket: Any = None  # the connection's, while it is open
         self.owed = 0  # replies that have not come yet
 
     def socket(self) -> Any:
         """The connected socket, without a bound, for who waits on several at once."""
-        return self._connection.socket.raw
+        return self._socket.raw
 
     def connect(self, seconds: float) -> None:
         """Find the server, open the connection and log in, all within ``seconds``. Raises RedisError."""
@@ -94,6 +96,7 @@ class Link:
             self._connection.connect()
         except UnicodeError:  # a host's name that cannot be one
             raise RedisConnectionError("the host's name cannot be resolved") from None
+        self._socket = self._connection.socket
         if self._address.login:
             try:
                 self._log_in(end)
@@ -104,7 +107,7 @@ class Link:
     def _log_in(self, end: float) -> None:
         login = self._address.login
         self._bound(end - now())
-        sock = self._connection.socket
+        sock = self._socket
         try:
             sock.sendall(b"".join([request.packed() for request in login]))
         except TimeoutError:
@@ -154,7 +157,7 @@ class Link:
     def exchange(self, commands: Sequence[Request], seconds: float) -> list[Any]:
         """Send ``commands`` and receive their replies within ``seconds``. Raises RedisError."""
         end = now() + seconds
-        if self._connection is None or self._connection.socket is None:
+        if self._socket is None:
             self.connect(seconds)
             seconds = end - now()
         self.send([command.packed() for command in commands], seconds)
@@ -173,7 +176,7 @@ class Link:
         """
         if self._connection is None:
             return
-        sock = self._connection.socket
+        sock, self._socket = self._socket, None
         if self.owed and undo is not None and sock is not None:
             try:
                 sock.begin(0.01)  # it fits into the buffer, or does not go
@@ -186,7 +189,7 @@ class Link:
     def _bound(self, seconds: float) -> None:
         if seconds <= 0:
             raise RedisTimeoutError("no time left")
-        self._connection.socket.begin(seconds)
+        self._socket.begin(seconds)
 
 
 def _told(sock: Any, error: OSError) -> OSError:
@@ -201,7 +204,11 @@ def _told(sock: Any, error: OSError) -> OSError:
 
 def unknown_scripts(values: Sequence[Any]) -> list[int]:
     """Which replies say that the server has forgotten a script: after a restart, a failover, a SCRIPT FLUSH."""
-    return [index for index, value in enumerate(values) if isinstance(value, NoScriptError)]
+    unknown = []
+    for index, value in enumerate(values):
+        if isinstance(value, NoScriptError):
+            unknown.append(index)
+    return unknown
 
 
 #: What else to ask on the same connection, by all that was answered so far and the seconds that are left.

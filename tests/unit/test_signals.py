@@ -259,7 +259,7 @@ def test_no_argument_anywhere(
 
     shown.append(make("nested", nested)(TOKEN))
     shown += [repr(fields) for _, fields in heard] + [record.getMessage() for record in ours(caplog)]
-    shown += [name for one in (store._locks, store._fences, store._refused, store._records) for name in one._entries]
+    shown += [name for one in (store._locks, store._fences, store._tombstones, store._records) for name in one._entries]
     assert len(shown) > 30
     assert [text for text in shown if TOKEN in text] == []
 
