@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from .outside import Services
 from .processes import Failed, Interrupted, Stop
 from .server import NoServer, check, embedded, eternal, remove
 
@@ -59,10 +60,12 @@ def main(redis_url: str | None, orders: int, events: int, seed: int, unlocked: b
             else:
                 check(url)
                 cleanup.callback(remove, url, prefix)
-            _set_environment(url, prefix, directory, locked=not unlocked)
+            services = Services()
+            cleanup.callback(services.server_close)
+            _set_environment(url, prefix, services.url, directory, locked=not unlocked)
             from .show import Show, plan  # not earlier: they read the environment
 
-            verdict = Show(directory, cleanup, stop, say).run(plan(orders, events, seed))
+            verdict = Show(directory, services, cleanup, stop, say).run(plan(orders, events, seed))
             verdict.problems += [f"a key that never expires is left: {key}" for key in eternal(url, f"{prefix}lock:")]
             status = _report(verdict, say, as_json)
         except Interrupted as interrupted:
@@ -90,13 +93,15 @@ def _report(verdict: Verdict, say: Callable[[str], None], as_json: bool) -> int:
     return 0
 
 
-def _set_environment(url: str, prefix: str, directory: Path, *, locked: bool) -> None:
-    """What ``config.py`` and ``models.py`` read, here and in the processes to come."""
+def _set_environment(url: str, prefix: str, gateway: str, directory: Path, *, locked: bool) -> None:
+    """What the shop's modules read, here and in the processes to come."""
     for name in [name for name in os.environ if name.startswith("CELERY_")]:
         del os.environ[name]  # Celery prefers CELERY_BROKER_URL to any configuration: the messages would go elsewhere
     os.environ["TMPDIR"] = str(directory)  # a worker that is killed leaves its own temporary files
     os.environ["SHOP_REDIS_URL"] = url
     os.environ["SHOP_PREFIX"] = prefix
+    os.environ["SHOP_GATEWAY_URL"] = gateway
+    os.environ["no_proxy"] = "127.0.0.1"  # a proxy of the user's leads away from this machine
     os.environ["SHOP_DATABASE"] = str(directory / "shop.sqlite")
     os.environ["SHOP_LOCKED"] = "yes" if locked else "no"
 

@@ -1,4 +1,4 @@
-"""The Celery settings. ``python -m example_project`` sets ``SHOP_REDIS_URL``, ``SHOP_PREFIX`` and ``SHOP_LOCKED``."""
+"""The Celery settings. The environment says which server, under which prefix, and whether the locks are on."""
 
 from __future__ import annotations
 

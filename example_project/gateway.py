@@ -1,43 +1,43 @@
-"""The world outside: a payment gateway and a mail server. Both have faults.
-
-As with the test cards of a real gateway, some amounts make trouble: they are told by their cents, and only the first
-time that an event comes along.
-"""
+"""The services that the shop calls, by HTTP: a payment gateway, which also mails its receipts, and a label printer."""
 
 from __future__ import annotations
 
-import random
-import time
+import json
+import os
+from typing import Any
+from urllib.request import Request, urlopen
 
-FINE, DOWN, HANGS, MAIL_HANGS = 0, 13, 66, 99
-"""The cents of an amount, and what happens the first time."""
-
-_HANG = 15.0  # seconds: long enough to be killed meanwhile, however slow the machine
+_URL = os.environ["SHOP_GATEWAY_URL"]
+_TIMEOUT = 30.0  # seconds; longer than a lease, which is renewed meanwhile
 
 
 class GatewayError(Exception):
-    """The gateway cannot be reached; try again."""
+    """No answer, or not a good one: try again."""
 
 
-def capture(event_id: str, amount: int, *, first: bool) -> str:
-    """Take the money, and answer with a receipt. ``event_id`` is the gateway's own idempotency key.
+def capture(event_id: str, amount: int) -> str:
+    """Take the money, in cents, and answer with a receipt. ``event_id`` is the gateway's own idempotency key.
 
     Such a call can take long. Hence it comes before the database's transaction, not inside.
     """
-    time.sleep(random.uniform(0.05, 0.1))
-    if first and amount % 100 == DOWN:
-        raise GatewayError(f"no answer about {event_id}")
-    if first and amount % 100 == HANGS:
-        time.sleep(_HANG)
-    return f"receipt {event_id}"
+    receipt: str = _post("captures", event=event_id, amount=amount)["receipt"]
+    return receipt
 
 
-def send_mail(amount: int, *, first: bool) -> None:
+def mail_receipt(event_id: str) -> None:
     """Thank the customer, after the payment is booked. Two mails are possible: only what is in the database is once."""
-    if first and amount % 100 == MAIL_HANGS:
-        time.sleep(_HANG)
+    _post("mails", event=event_id)
 
 
-def print_label() -> None:
-    """Print a parcel's label."""
-    time.sleep(random.uniform(0.05, 0.1))
+def print_label(event_id: str) -> None:
+    """Print a parcel's label. A second one of the same event is thrown away."""
+    _post("labels", event=event_id)
+
+
+def _post(path: str, **about: Any) -> Any:
+    request = Request(f"{_URL}/{path}", json.dumps(about).encode(), {"Content-Type": "application/json"})
+    try:
+        with urlopen(request, timeout=_TIMEOUT) as response:
+            return json.load(response)
+    except OSError as error:  # refused, timed out, or a status that is no success
+        raise GatewayError(f"{path}: {error}") from error

@@ -33,7 +33,7 @@ REST = 0.8 * DAY
 def charge(order_id: int, event_id: str, amount: int) -> dict[str, int | str]:
     """Take a payment for an order, once."""
     with watched(order_id, event_id) as run:
-        receipt = gateway.capture(event_id, amount, first=run.first)
+        receipt = gateway.capture(event_id, amount)
         with Session.begin() as session:
             try:
                 claim(session)  # from here to the commit nobody else writes for this order
@@ -44,7 +44,7 @@ def charge(order_id: int, event_id: str, amount: int) -> dict[str, int | str]:
             except AlreadyDone:  # an earlier run was killed between its commit and its end
                 payment = session.scalars(select(Payment).where(Payment.event_id == event_id)).one()
                 run.outcome = FOUND
-        gateway.send_mail(amount, first=run.first)
+        gateway.mail_receipt(event_id)
         return {"payment": payment.id, "receipt": receipt}
 
 
@@ -53,7 +53,7 @@ def charge(order_id: int, event_id: str, amount: int) -> dict[str, int | str]:
 def ship(order_id: int, event_id: str) -> dict[str, int]:
     """Send a parcel, once, and never while the order is being charged."""
     with watched(order_id, event_id) as run:
-        gateway.print_label()
+        gateway.print_label(event_id)
         with Session.begin() as session:
             try:
                 claim(session)

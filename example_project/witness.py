@@ -15,7 +15,7 @@ from typing import Any
 
 from celery import current_task
 from celery.signals import task_failure, worker_ready
-from sqlalchemy import func, or_, select
+from sqlalchemy import or_, select
 
 from celery_singleton_lock import signals
 
@@ -29,11 +29,10 @@ READY, FAILED = "worker ready", "failed"
 
 
 class Watch:
-    """A body's view of its own row. ``first``: nobody has worked on this event before; ``outcome``: set by the body."""
+    """A body's view of its own row. ``outcome``: set by the body."""
 
-    def __init__(self, row: Run, first: bool) -> None:
+    def __init__(self, row: Run) -> None:
         self.row = row
-        self.first = first
         self.outcome = DONE
 
 
@@ -46,9 +45,7 @@ def watched(order_id: int | None = None, event_id: str | None = None) -> Iterato
     row.pid, row.started = os.getpid(), started
     with Session.begin() as session:
         session.add(row)
-        session.flush()
-        earlier = session.scalar(select(func.count()).where(Run.event_id == event_id, Run.id < row.id))
-    watch = Watch(row, not earlier)
+    watch = Watch(row)
     try:
         yield watch
     except BaseException as error:
