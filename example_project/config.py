@@ -19,6 +19,9 @@ result_backend_transport_options = {"global_keyprefix": _prefix}
 singleton_lock_url = _url
 singleton_lock_prefix = f"{_prefix}lock"
 singleton_lock_enabled = os.environ["SHOP_LOCKED"] == "yes"
+singleton_lock_ttl = 5  # seconds until the work of a machine that died goes on elsewhere
+singleton_lock_retry_backoff = 0.2  # a body takes a tenth of a second: who waits for it looks again soon
+singleton_lock_retry_backoff_max = 1
 
 task_default_queue = "orders"
 task_routes = {"example_project.tasks.daily_report": {"queue": "reports"}}

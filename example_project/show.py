@@ -17,11 +17,11 @@ from pathlib import Path
 from sqlalchemy import func, select, update
 
 from . import tasks
-from .models import Note, Order, Payment, Run, Sent, Session, create_tables
+from .models import Order, Payment, Session, create_tables, engine
 from .outside import CAPTURE_HANGS, DOWN, MAIL_HANGS, Fault, Services
 from .processes import Failed, Process, Stop
+from .records import KILLED, READY, Base, Note, Run, Sent, unanswered
 from .verdict import Verdict, judge
-from .witness import KILLED, READY, unanswered
 
 PATIENCE = 90.0
 """Seconds after which nobody waits for answers any more."""
@@ -99,9 +99,11 @@ class Show:
     def start(self) -> None:
         """Start a worker and two beats. Raises `Failed`."""
         create_tables()
+        Base.metadata.create_all(engine)
         arguments = "-n shop@localhost --pool prefork --concurrency 4 --queues orders,reports --loglevel INFO"
         quiet = "--without-gossip --without-mingle --without-heartbeat"
-        self.worker = self._celery("worker", "worker", *arguments.split(), *quiet.split())
+        witness = "--include example_project.witness"
+        self.worker = self._celery("worker", "worker", *arguments.split(), *quiet.split(), *witness.split())
         self.beats = [
             self._celery(name, "beat", "--schedule", str(self.directory / name), "--pidfile", "")
             for name in ("beat-1", "beat-2")

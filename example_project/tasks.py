@@ -6,7 +6,6 @@ running the body, and by `claim` in the body's own transaction, which holds even
 and its record.
 """
 
-# mypy: disallow-untyped-decorators = False
 from __future__ import annotations
 
 from sqlalchemy import func, select
@@ -19,55 +18,50 @@ from . import gateway
 from .app import app
 from .config import DAY
 from .models import Order, Payment, Report, Session, Shipment
-from .witness import FOUND, watched
 
 AGAIN = (gateway.GatewayError, LeaseLost, StaleFence, OperationalError)
-"""Nothing was booked, and the next attempt may do better."""
+"""The next attempt may do better, and what is booked already is not booked again."""
 
 REST = 0.8 * DAY
 """Seconds before the next daily report may begin."""
 
 
 @app.task(acks_late=True, reject_on_worker_lost=True, autoretry_for=AGAIN, retry_backoff=True)
-@single_instance(key="order:{order_id}", idempotency_key="{event_id}", ttl=5, retry_backoff=0.2, retry_backoff_max=1)
+@single_instance(key="order:{order_id}", idempotency_key="{event_id}")
 def charge(order_id: int, event_id: str, amount: int) -> dict[str, int | str]:
-    """Take a payment for an order, once."""
-    with watched(order_id, event_id) as run:
-        receipt = gateway.capture(event_id, amount)
-        with Session.begin() as session:
-            try:
-                claim(session)  # from here to the commit nobody else writes for this order
-                payment = Payment(order_id=order_id, event_id=event_id, amount=amount)
-                session.add(payment)
-                order = session.scalars(select(Order).where(Order.id == order_id)).one()
-                order.paid += amount
-            except AlreadyDone:  # an earlier run was killed between its commit and its end
-                payment = session.scalars(select(Payment).where(Payment.event_id == event_id)).one()
-                run.outcome = FOUND
-        gateway.mail_receipt(event_id)
-        return {"payment": payment.id, "receipt": receipt}
+    """Take a payment for an order, once. ``amount``: cents."""
+    receipt = gateway.capture(event_id, amount)
+    with Session.begin() as session:
+        try:
+            claim(session)  # from here to the commit nobody else writes for this order
+            payment = Payment(order_id=order_id, event_id=event_id, amount=amount)
+            session.add(payment)
+            order = session.scalars(select(Order).where(Order.id == order_id)).one()
+            order.paid += amount
+        except AlreadyDone:  # an earlier run ended between its commit and its record
+            payment = session.scalars(select(Payment).where(Payment.event_id == event_id)).one()
+    gateway.mail_receipt(event_id)
+    return {"payment": payment.id, "receipt": receipt}
 
 
 @app.task(acks_late=True, reject_on_worker_lost=True, autoretry_for=AGAIN, retry_backoff=True)
-@single_instance(key="order:{order_id}", idempotency_key="{event_id}", ttl=5, retry_backoff=0.2, retry_backoff_max=1)
+@single_instance(key="order:{order_id}", idempotency_key="{event_id}")
 def ship(order_id: int, event_id: str) -> dict[str, int]:
     """Send a parcel, once, and never while the order is being charged."""
-    with watched(order_id, event_id) as run:
-        gateway.print_label(event_id)
-        with Session.begin() as session:
-            try:
-                claim(session)
-                shipment = Shipment(order_id=order_id, event_id=event_id)
-                session.add(shipment)
-            except AlreadyDone:
-                shipment = session.scalars(select(Shipment).where(Shipment.event_id == event_id)).one()
-                run.outcome = FOUND
-        return {"shipment": shipment.id}
+    gateway.print_label(event_id)
+    with Session.begin() as session:
+        try:
+            claim(session)
+            shipment = Shipment(order_id=order_id, event_id=event_id)
+            session.add(shipment)
+        except AlreadyDone:
+            shipment = session.scalars(select(Shipment).where(Shipment.event_id == event_id)).one()
+    return {"shipment": shipment.id}
 
 
-@app.task(base=SingleInstanceTask, ignore_result=True, lock_on_conflict="skip", lock_ttl=5, lock_at_least=REST)
+@app.task(base=SingleInstanceTask, ignore_result=True, lock_on_conflict="skip", lock_at_least=REST)
 def daily_report() -> None:
     """Add up the day. Two beats ask for it; the second one of a day is skipped, even if the first is done by then."""
-    with watched(), Session.begin() as session:
+    with Session.begin() as session:
         payments, total = session.execute(select(func.count(), func.coalesce(func.sum(Payment.amount), 0))).one()
         session.add(Report(payments=payments, total=total))

@@ -1,89 +1,87 @@
-"""What the verdict reads: each body writes down when it began and ended, each in a transaction of its own.
+"""Seen from outside: the worker is started with ``--include`` of this module, which attaches itself to the shop.
 
-So a body that is killed leaves an open row, and two bodies at once are seen whatever the locks say. What happens
-outside of bodies is told by the plugin's signals.
+Each run of a task's body is written down where it begins and where it ends, in a transaction of its own. So a body that
+is killed leaves an open row, and two bodies at once are seen whatever the locks say. What happens outside of bodies is
+told by Celery's and the plugin's signals.
 """
 
-# mypy: disallow-untyped-decorators = False
 from __future__ import annotations
 
+import functools
+import inspect
 import os
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
-from celery import current_task
+from celery import Task
 from celery.signals import task_failure, worker_ready
-from sqlalchemy import or_, select
+from sqlalchemy import event
 
 from celery_singleton_lock import signals
 
-from .models import Note, Run, Sent, Session
+from . import tasks
+from .models import Payment, Session, Shipment
+from .records import DONE, FAILED, FOUND, READY, Note, Run
 
-DONE, FOUND, KILLED = "done", "found booked", "killed"
-"""Outcomes of a run; any other is the name of the exception that ended it."""
-
-READY, FAILED = "worker ready", "failed"
-"""Notes beside the names of the plugin's signals."""
-
-
-class Watch:
-    """A body's view of its own row. ``outcome``: set by the body."""
-
-    def __init__(self, row: Run) -> None:
-        self.row = row
-        self.outcome = DONE
+_booked: list[str] = []
+"""The events that the body at work has booked: a prefork process has one body at a time."""
 
 
-@contextmanager
-def watched(order_id: int | None = None, event_id: str | None = None) -> Iterator[Watch]:
-    """Write down the start and the end of the block: the body of the running task."""
-    started = time.monotonic()
-    task = current_task
-    row = Run(task_id=task.request.id, task=task.name, order_id=order_id, event_id=event_id)
-    row.pid, row.started = os.getpid(), started
-    with Session.begin() as session:
-        session.add(row)
-    watch = Watch(row)
-    try:
-        yield watch
-    except BaseException as error:
-        watch.outcome = type(error).__name__
-        raise
-    finally:
-        row.outcome, row.ended = watch.outcome, time.monotonic()
+def watch(task: Task) -> None:
+    """Write down every run of this task's body. It is inside of the lock, which is the task's ``__call__``."""
+    body = task.run
+    signature = inspect.signature(body)
+
+    @functools.wraps(body)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        started = time.monotonic()
+        given = signature.bind(*args, **kwargs).arguments
+        row = Run(task_id=task.request.id, task=task.name, pid=os.getpid(), started=started)
+        row.order_id, row.event_id = given.get("order_id"), given.get("event_id")
         with Session.begin() as session:
-            session.merge(row)
+            session.add(row)
+        _booked.clear()
+        try:
+            result = body(*args, **kwargs)
+            row.outcome = DONE if row.event_id is None or row.event_id in _booked else FOUND
+            return result
+        except BaseException as error:
+            row.outcome = type(error).__name__
+            raise
+        finally:
+            row.ended = time.monotonic()
+            with Session.begin() as session:
+                session.merge(row)
+
+    task.run = run
 
 
-def note(what: str, task: str = "", task_id: str | None = None) -> None:
-    """Write down one happening."""
+@event.listens_for(Payment, "after_insert")
+@event.listens_for(Shipment, "after_insert")
+def _on_booking(_mapper: Any, _connection: Any, booking: Payment | Shipment) -> None:
+    _booked.append(booking.event_id)
+
+
+def _note(what: str, task: str = "", task_id: str | None = None) -> None:
     with Session.begin() as session:
         session.add(Note(what=what, task=task, task_id=task_id))
 
 
 def _on_lock_signal(sender: Any, signal: Any, task_id: str | None = None, **_: Any) -> None:
-    note(signal.name, sender.name, task_id)
-
-
-for _signal in (signals.lock_waiting, signals.lock_skipped, signals.lock_replayed, signals.lease_lost):
-    _signal.connect(_on_lock_signal)
+    _note(signal.name, sender.name, task_id)
 
 
 @task_failure.connect
 def _on_failure(sender: Any, task_id: str, **_: Any) -> None:
-    note(FAILED, sender.name, task_id)
+    _note(FAILED, sender.name, task_id)
 
 
 @worker_ready.connect
 def _on_ready(**_: Any) -> None:
-    note(READY)
+    _note(READY)
 
 
-def unanswered() -> set[str]:
-    """The ids of the messages that have neither been worked on to the end nor been answered otherwise."""
-    worked = select(Run.task_id).where(Run.outcome.in_((DONE, FOUND)))
-    told = select(Note.task_id).where(or_(Note.what == "lock_replayed", Note.what == FAILED))
-    with Session() as session:
-        return set(session.scalars(select(Sent.task_id).where(Sent.task_id.not_in(worked), Sent.task_id.not_in(told))))
+for _signal in (signals.lock_waiting, signals.lock_skipped, signals.lock_replayed, signals.lease_lost):
+    _signal.connect(_on_lock_signal)
+for _task in (tasks.charge, tasks.ship, tasks.daily_report):
+    watch(_task)
