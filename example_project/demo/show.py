@@ -16,8 +16,8 @@ from pathlib import Path
 
 from sqlalchemy import func, select, update
 
-from . import tasks
-from .models import Order, Payment, Session, create_tables, engine
+from ..shop import tasks
+from ..shop.models import Order, Payment, Session, create_tables, engine
 from .outside import CAPTURE_HANGS, DOWN, MAIL_HANGS, Fault, Services
 from .processes import Failed, Process, Stop
 from .records import KILLED, READY, Base, Note, Run, Sent, unanswered
@@ -102,7 +102,7 @@ class Show:
         Base.metadata.create_all(engine)
         arguments = "-n shop@localhost --pool prefork --concurrency 4 --queues orders,reports --loglevel INFO"
         quiet = "--without-gossip --without-mingle --without-heartbeat"
-        witness = "--include example_project.witness"
+        witness = "--include example_project.demo.witness"
         self.worker = self._celery("worker", "worker", *arguments.split(), *quiet.split(), *witness.split())
         self.beats = [
             self._celery(name, "beat", "--schedule", str(self.directory / name), "--pidfile", "")
@@ -116,7 +116,7 @@ class Show:
         self.tell("a worker with 4 processes and two beats are at work")
 
     def _celery(self, name: str, *arguments: str) -> Process:
-        argv = [sys.executable, "-m", "celery", "-A", "example_project.app", *arguments]
+        argv = [sys.executable, "-m", "celery", "-A", "example_project.shop.app", *arguments]
         process = Process(argv, self.directory / f"{name}.log")
         self.cleanup.callback(process.kill)
         return process

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy import or_, select
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from .models import Session
+from ..shop.models import Session
 
 DONE, FOUND, KILLED = "done", "found booked", "killed"
 """Outcomes of a run; any other is the name of the exception that ended it."""

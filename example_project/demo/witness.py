@@ -19,8 +19,8 @@ from sqlalchemy import event
 
 from celery_singleton_lock import signals
 
-from . import tasks
-from .models import Payment, Session, Shipment
+from ..shop import tasks
+from ..shop.models import Payment, Session, Shipment
 from .records import DONE, FAILED, FOUND, READY, Note, Run
 
 _booked: list[str] = []

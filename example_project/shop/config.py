@@ -24,6 +24,6 @@ singleton_lock_retry_backoff = 0.2  # a body takes a tenth of a second: who wait
 singleton_lock_retry_backoff_max = 1
 
 task_default_queue = "orders"
-task_routes = {"example_project.tasks.daily_report": {"queue": "reports"}}
+task_routes = {"example_project.shop.tasks.daily_report": {"queue": "reports"}}
 worker_prefetch_multiplier = 1  # a message waits where every process can take it
-beat_schedule = {"daily-report": {"task": "example_project.tasks.daily_report", "schedule": DAY}}
+beat_schedule = {"daily-report": {"task": "example_project.shop.tasks.daily_report", "schedule": DAY}}

@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 from sqlalchemy import select
 from sqlalchemy.orm import DeclarativeBase
 
-from . import tasks
-from .app import app
-from .models import Order, Payment, Session, Shipment
+from ..shop import tasks
+from ..shop.app import app
+from ..shop.models import Order, Payment, Session, Shipment
 from .records import FAILED, FOUND, KILLED, Note, Run, Sent, unanswered
 
 KILLS = 2
