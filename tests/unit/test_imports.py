@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+import celery_singleton_lock
+
 PACKAGE = "celery_singleton_lock"
 ROOT = Path(__file__).parents[2] / PACKAGE
 
@@ -67,6 +69,11 @@ THIRD_PARTIES = {
 #: The one look at Celery further up: a worker shows an ImproperlyConfigured without its traceback.
 EXCEPTIONS = {("errors", "celery.exceptions.ImproperlyConfigured")}
 
+EXAMPLE = "example_project"
+SHOP = f"{EXAMPLE}.shop"
+#: What a user imports of the package.
+PUBLIC = tuple(f"{PACKAGE}.{name}." for name in (*celery_singleton_lock.__all__, "contrib.sqlalchemy", "signals"))
+
 
 def imports(source: str, package: str) -> Iterator[str]:
     """The absolute dotted names that ``source``, in ``package``, imports anywhere, also inside functions."""
@@ -104,6 +111,39 @@ def test_imports_point_up(path: Path) -> None:
     assert room in ROOMS, f"{room} has no place in the order of rooms"
     package = ".".join([PACKAGE, *path.relative_to(ROOT).parts[:-1]])
     assert violations(room, path.read_text(), package) == []
+
+
+SHOP_MODULES = sorted((ROOT.parent / EXAMPLE / "shop").glob("*.py"))
+
+
+def strangers(source: str) -> list[str]:
+    """What a module of the example's shop imports and a user's application would not."""
+    return [
+        name
+        for name in imports(source, SHOP)
+        if name.split(".")[0] in (PACKAGE, EXAMPLE) and not f"{name}.".startswith((f"{SHOP}.", *PUBLIC))
+    ]
+
+
+@pytest.mark.parametrize("path", SHOP_MODULES, ids=lambda path: path.name)
+def test_the_shop_is_what_a_user_would_write(path: Path) -> None:
+    """The example's shop knows the package by its public names, and nothing of the demo around it."""
+    assert strangers(path.read_text()) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from ..demo import witness",
+        f"from {EXAMPLE}.demo.records import Run",
+        f"import {EXAMPLE}.demo.witness",
+        f"from {PACKAGE} import plan",
+        f"from {PACKAGE}.lease import current_lease",
+    ],
+)
+def test_a_stranger_in_the_shop_is_seen(source: str) -> None:
+    """The check above sees the demo and the package's inside."""
+    assert len(strangers(source)) == 1
 
 
 @pytest.mark.parametrize(
