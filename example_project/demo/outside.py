@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import sys
 import time
 from http.server import BaseHTTPRequestHandler
 from socketserver import ThreadingTCPServer
@@ -43,7 +44,9 @@ class Services(ThreadingTCPServer):
         Thread(target=self.serve_forever, args=(0.1,), daemon=True).start()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Be silent about a client that was killed before its answer."""
+        """Be silent about a client that was killed before its answer, and about nothing else."""
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)
 
     def befall(self, path: str, event: str) -> bool:
         """Whether the request is answered. It may take long."""
