@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+import celery_singleton_lock
+
 PACKAGE = "celery_singleton_lock"
 ROOT = Path(__file__).parents[2] / PACKAGE
 
@@ -39,6 +41,11 @@ THIRD_PARTIES = {
 
 #: What of redis-py a room besides `transport` may know: no connection.
 REDIS = ("redis.exceptions.", "redis.crc.")
+
+EXAMPLE = "example_project"
+SHOP = f"{EXAMPLE}.shop"
+#: What a user imports of the package.
+PUBLIC = tuple(f"{PACKAGE}.{name}." for name in (*celery_singleton_lock.__all__, "contrib.sqlalchemy", "signals"))
 
 
 def imports(source: str, package: str) -> Iterator[str]:
@@ -114,6 +121,39 @@ def test_no_circle() -> None:
         modules[own] = {name if name in names else name.rpartition(".")[0] for name in found} & names - {own}
     assert circles(modules) == []
     assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c"]
+
+
+SHOP_MODULES = sorted((ROOT.parent / EXAMPLE / "shop").glob("*.py"))
+
+
+def strangers(source: str) -> list[str]:
+    """What a module of the example's shop imports and a user's application would not."""
+    return [
+        name
+        for name in imports(source, SHOP)
+        if name.split(".")[0] in (PACKAGE, EXAMPLE) and not f"{name}.".startswith((f"{SHOP}.", *PUBLIC))
+    ]
+
+
+@pytest.mark.parametrize("path", SHOP_MODULES, ids=lambda path: path.name)
+def test_the_shop_is_what_a_user_would_write(path: Path) -> None:
+    """The example's shop knows the package by its public names, and nothing of the demo around it."""
+    assert strangers(path.read_text()) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from ..demo import witness",
+        f"from {EXAMPLE}.demo.records import Run",
+        f"import {EXAMPLE}.demo.witness",
+        f"from {PACKAGE} import tasks",
+        f"from {PACKAGE}.locks.lease import current_lease",
+    ],
+)
+def test_a_stranger_in_the_shop_is_seen(source: str) -> None:
+    """The check above sees the demo and the package's inside."""
+    assert len(strangers(source)) == 1
 
 
 @pytest.mark.parametrize(

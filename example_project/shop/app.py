@@ -4,5 +4,5 @@ from __future__ import annotations
 
 from celery import Celery
 
-app = Celery("shop", include=["example_project.tasks"])
-app.config_from_object("example_project.config")
+app = Celery("shop", include=["example_project.shop.tasks"])
+app.config_from_object("example_project.shop.config")

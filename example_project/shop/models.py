@@ -1,4 +1,4 @@
-"""The shop's tables, and what the bodies write down about themselves. SQLite, in the file ``SHOP_DATABASE``.
+"""The shop's tables. SQLite, in the file ``SHOP_DATABASE``.
 
 Nothing here keeps an event from being booked twice but `claim`, called by the tasks: a unique constraint on
 ``event_id`` would hide the fault that this example looks for.
@@ -59,44 +59,6 @@ class Report(Base):
     id: Mapped[int] = mapped_column(primary_key=True)
     payments: Mapped[int]
     total: Mapped[int]
-
-
-class Sent(Base):
-    """A message that was sent. Several may carry the same event."""
-
-    __tablename__ = "sent"
-
-    task_id: Mapped[str] = mapped_column(primary_key=True)
-    task: Mapped[str]
-    event_id: Mapped[str]
-    order_id: Mapped[int]
-
-
-class Run(Base):
-    """A task's body at work. Times are seconds on the monotonic clock, which all processes of a machine share."""
-
-    __tablename__ = "runs"
-
-    id: Mapped[int] = mapped_column(primary_key=True)
-    task_id: Mapped[str]
-    task: Mapped[str]
-    order_id: Mapped[int | None]
-    event_id: Mapped[str | None] = mapped_column(index=True)
-    pid: Mapped[int]
-    started: Mapped[float]
-    ended: Mapped[float | None]
-    outcome: Mapped[str | None]
-
-
-class Note(Base):
-    """Something that happened to a message outside of a body: it waited, was skipped, was answered from its record."""
-
-    __tablename__ = "notes"
-
-    id: Mapped[int] = mapped_column(primary_key=True)
-    task_id: Mapped[str | None] = mapped_column(index=True)
-    task: Mapped[str]
-    what: Mapped[str]
 
 
 engine = create_engine(

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 _PR_SET_PDEATHSIG = 1
 _LIBC: ctypes.CDLL | None = ctypes.CDLL(None) if sys.platform == "linux" else None
 

@@ -16,26 +16,28 @@ from pathlib import Path
 
 from sqlalchemy import func, select, update
 
-from . import gateway, tasks
-from .models import Note, Order, Payment, Run, Sent, Session, create_tables
+from ..shop import tasks
+from ..shop.models import Order, Payment, Session, create_tables, engine
+from .outside import CAPTURE_HANGS, DOWN, MAIL_HANGS, Fault, Services
 from .processes import Failed, Process, Stop
+from .records import KILLED, READY, Base, Note, Run, Sent, unanswered
 from .verdict import Verdict, judge
-from .witness import KILLED, READY, unanswered
 
 PATIENCE = 90.0
 """Seconds after which nobody waits for answers any more."""
 
-_STAGES = {gateway.HANGS: "before its commit", gateway.MAIL_HANGS: "after its commit, before its record"}
+_STAGES = {CAPTURE_HANGS: "before its commit", MAIL_HANGS: "after its commit, before its record"}
 
 
 @dataclass(frozen=True)
 class Message:
-    """What is sent once; several messages may carry the same event."""
+    """What is sent once; several messages may carry the same event. ``fault``: what its work meets, the first time."""
 
     task: str
     order_id: int
     event_id: str
     amount: int = 0
+    fault: Fault | None = None
 
     def send(self, task_id: str) -> None:
         """Publish it."""
@@ -52,17 +54,17 @@ def plan(orders: int, messages: int, seed: int) -> list[Message]:
     each = 2 * messages // (3 * orders)
     pairs = [(order, number) for order in range(1, orders + 1) for number in range(1, each + 1)]
     payments = [pair for pair in pairs if pair[1] != 2]
-    cents = dict.fromkeys(rng.sample(payments, len(payments) // 10), gateway.DOWN)
-    cents[payments[len(payments) // 4]] = gateway.HANGS
-    cents[payments[len(payments) // 2]] = gateway.MAIL_HANGS
+    faults = dict.fromkeys(rng.sample(payments, len(payments) // 10), DOWN)
+    faults[payments[len(payments) // 4]] = CAPTURE_HANGS
+    faults[payments[len(payments) // 2]] = MAIL_HANGS
     events = []
     for order, number in pairs:
         name = f"{order}/{number}"
         if number == 2:
             events.append(Message(tasks.ship.name, order, name))
         else:
-            amount = rng.randrange(5, 500) * 100 + cents.get((order, number), gateway.FINE)
-            events.append(Message(tasks.charge.name, order, name, amount))
+            amount = rng.randrange(5, 500) * 100  # cents
+            events.append(Message(tasks.charge.name, order, name, amount, faults.get((order, number))))
     events += rng.choices(events, k=messages - len(events))
     # A few orders are at work at a time, so that the messages of each meet.
     return sorted(events, key=lambda message: message.order_id + rng.uniform(0, 4))
@@ -71,13 +73,15 @@ def plan(orders: int, messages: int, seed: int) -> list[Message]:
 class Show:
     """One run of the example. ``say`` is given a line at a time."""
 
-    def __init__(self, directory: Path, cleanup: ExitStack, stop: Stop, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, directory: Path, services: Services, cleanup: ExitStack, stop: Stop, say: Callable[[str], None]
+    ) -> None:
         self.directory = directory
+        self.services = services
         self.cleanup = cleanup
         self.stop = stop
         self.say = say
         self.begun = time.monotonic()
-        self.doomed: dict[str, int] = {}  # events by the stage at which their first run is killed
         self.killed: dict[str, tuple[str, float]] = {}  # messages by their event and the time of the kill
 
     def tell(self, text: str) -> None:
@@ -95,20 +99,24 @@ class Show:
     def start(self) -> None:
         """Start a worker and two beats. Raises `Failed`."""
         create_tables()
+        Base.metadata.create_all(engine)
         arguments = "-n shop@localhost --pool prefork --concurrency 4 --queues orders,reports --loglevel INFO"
         quiet = "--without-gossip --without-mingle --without-heartbeat"
-        self.worker = self._celery("worker", "worker", *arguments.split(), *quiet.split())
+        witness = "--include example_project.demo.witness"
+        self.worker = self._celery("worker", "worker", *arguments.split(), *quiet.split(), *witness.split())
         self.beats = [
             self._celery(name, "beat", "--schedule", str(self.directory / name), "--pidfile", "")
             for name in ("beat-1", "beat-2")
         ]
+        self.services.open()  # the last process has been started
+        self.cleanup.callback(self.services.shutdown)
         self.stop.wait_for(lambda: self.worker.ended or self._ready(), 60)
         if self.worker.ended or not self._ready():
             raise Failed(f"The worker does not start:\n{self.worker.tail()}")
         self.tell("a worker with 4 processes and two beats are at work")
 
     def _celery(self, name: str, *arguments: str) -> Process:
-        argv = [sys.executable, "-m", "celery", "-A", "example_project.app", *arguments]
+        argv = [sys.executable, "-m", "celery", "-A", "example_project.shop.app", *arguments]
         process = Process(argv, self.directory / f"{name}.log")
         self.cleanup.callback(process.kill)
         return process
@@ -124,8 +132,8 @@ class Show:
         due: Counter[int] = Counter()
         for event in events:
             due[event.order_id] += event.amount
-            if event.amount % 100 in _STAGES:
-                self.doomed[event.event_id] = event.amount % 100
+            if event.fault is not None:
+                self.services.faults[event.fault.path, event.event_id] = event.fault
         with Session.begin() as session:
             session.add_all(Order(id=order, due=amount, paid=0) for order, amount in due.items())
             session.add_all(
@@ -142,8 +150,8 @@ class Show:
         end = time.monotonic() + PATIENCE
         shown = time.monotonic()
         while True:
-            for event_id in list(self.doomed):
-                self._kill_when_due(event_id)
+            for event_id, fault in self.services.hanging.copy().items():
+                self._kill_when_due(event_id, fault)
             open_ids = unanswered()
             self._tell_of_recovery(open_ids)
             left = len(open_ids)
@@ -159,24 +167,21 @@ class Show:
                 self._show_progress(left)
             self.stop.wait_for(lambda: False, 0.1)
 
-    def _kill_when_due(self, event_id: str) -> None:
+    def _kill_when_due(self, event_id: str, fault: Fault) -> None:
+        at_work = select(Run).where(Run.event_id == event_id, Run.ended.is_(None)).order_by(Run.id).limit(1)
         with Session() as session:
-            run = session.scalar(select(Run).where(Run.event_id == event_id).order_by(Run.id).limit(1))
-            booked = session.scalar(select(Payment).where(Payment.event_id == event_id).limit(1)) is not None
-        if run is None or time.monotonic() - run.started < 0.5:
+            run = session.scalar(at_work)
+        if run is None or time.monotonic() - run.started < 0.5:  # without locks, others of the event end by then
             return
-        stage = self.doomed[event_id]
-        if run.ended is not None:  # on a machine so slow that the hanging call is over
-            del self.doomed[event_id]
-        elif booked or stage == gateway.HANGS:
-            del self.doomed[event_id]
-            ended = time.monotonic()  # read first: the next body may begin as soon as this one is dead
-            os.kill(run.pid, signal.SIGKILL)  # a process of the worker, in the middle of the body
-            with Session.begin() as session:
-                killed = update(Run).where(Run.id == run.id, Run.ended.is_(None))
-                session.execute(killed.values(ended=ended, outcome=KILLED))
-            self.killed[run.task_id] = event_id, ended
-            self.tell(f"SIGKILL for process {run.pid}, in the middle of payment {event_id}: {_STAGES[stage]}")
+        if self.services.hanging.pop(event_id, None) is None:  # over, on a very slow machine
+            return
+        ended = time.monotonic()  # read first: the next body may begin as soon as this one is dead
+        os.kill(run.pid, signal.SIGKILL)  # a process of the worker, in the middle of the body
+        with Session.begin() as session:
+            killed = update(Run).where(Run.id == run.id, Run.ended.is_(None))
+            session.execute(killed.values(ended=ended, outcome=KILLED))
+        self.killed[run.task_id] = event_id, ended
+        self.tell(f"SIGKILL for process {run.pid}, in the middle of payment {event_id}: {_STAGES[fault]}")
 
     def _tell_of_recovery(self, open_ids: set[str]) -> None:
         for task_id in self.killed.keys() - open_ids:

@@ -1,4 +1,4 @@
-"""The Celery settings. ``python -m example_project`` sets ``SHOP_REDIS_URL``, ``SHOP_PREFIX`` and ``SHOP_LOCKED``."""
+"""The Celery settings. The environment says which server, under which prefix, and whether the locks are on."""
 
 from __future__ import annotations
 
@@ -19,8 +19,11 @@ result_backend_transport_options = {"global_keyprefix": _prefix}
 singleton_lock_url = _url
 singleton_lock_prefix = f"{_prefix}lock"
 singleton_lock_enabled = os.environ["SHOP_LOCKED"] == "yes"
+singleton_lock_ttl = 5  # seconds until the work of a machine that died goes on elsewhere
+singleton_lock_retry_backoff = 0.2  # a body takes a tenth of a second: who waits for it looks again soon
+singleton_lock_retry_backoff_max = 1
 
 task_default_queue = "orders"
-task_routes = {"example_project.tasks.daily_report": {"queue": "reports"}}
+task_routes = {"example_project.shop.tasks.daily_report": {"queue": "reports"}}
 worker_prefetch_multiplier = 1  # a message waits where every process can take it
-beat_schedule = {"daily-report": {"task": "example_project.tasks.daily_report", "schedule": DAY}}
+beat_schedule = {"daily-report": {"task": "example_project.shop.tasks.daily_report", "schedule": DAY}}

@@ -8,16 +8,17 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from sqlalchemy import select
+from sqlalchemy.orm import DeclarativeBase
 
-from . import tasks
-from .app import app
-from .models import Base, Note, Order, Payment, Run, Sent, Session, Shipment
-from .witness import FAILED, FOUND, KILLED, unanswered
+from ..shop import tasks
+from ..shop.app import app
+from ..shop.models import Order, Payment, Session, Shipment
+from .records import FAILED, FOUND, KILLED, Note, Run, Sent, unanswered
 
 KILLS = 2
 _LATE = 1.0  # seconds: so late a body may begin after its lock was taken, on a busy machine
 
-Row = TypeVar("Row", bound=Base)
+Row = TypeVar("Row", bound=DeclarativeBase)
 
 
 @dataclass
