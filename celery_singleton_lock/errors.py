@@ -17,11 +17,17 @@ No message shows an argument's value, a key or a password: a key appears as its 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 
 class SingletonLockError(Exception):
-    """Anything this package raises on purpose."""
+    """Anything this package raises on purpose. Each kind is a dataclass of what it says."""
+
+    def __post_init__(self) -> None:
+        self.args = tuple(vars(self).values())
 
 
+@dataclass(eq=False, repr=False)
 class LockTaken(SingletonLockError):
     """The resource is held by somebody else.
 
@@ -29,14 +35,10 @@ class LockTaken(SingletonLockError):
     since the first attempt; ``remaining``: seconds until the holder's lease ends, or None.
     """
 
-    def __init__(
-        self, key_id: str, holder: str | None = None, waited: float = 0.0, remaining: float | None = None
-    ) -> None:
-        super().__init__(key_id, holder, waited, remaining)
-        self.key_id = key_id
-        self.holder = holder
-        self.waited = waited
-        self.remaining = remaining
+    key_id: str
+    holder: str | None = None
+    waited: float = 0.0
+    remaining: float | None = None
 
     def __str__(self) -> str:
         left = "" if self.remaining is None else f", {self.remaining:.1f} s of its lease left"
@@ -44,49 +46,45 @@ class LockTaken(SingletonLockError):
         return f"lock {self.key_id} is held by {self.holder or 'an unknown owner'}{left}{waited}"
 
 
+@dataclass(eq=False, repr=False)
 class LeaseLost(SingletonLockError):
-    """This run does not hold its resource any more: another one may be running.
+    """The run does not hold its resource any more: another one may be running.
 
     ``key_id``: 16 hex digits; ``reason``: why, in a few words.
     """
 
-    def __init__(self, key_id: str, reason: str = "the lease ran out") -> None:
-        super().__init__(key_id, reason)
-        self.key_id = key_id
-        self.reason = reason
+    key_id: str
+    reason: str = "the lease ran out"
 
     def __str__(self) -> str:
         return f"the lease of lock {self.key_id} is lost: {self.reason}"
 
 
+@dataclass(eq=False, repr=False)
 class StoreUnavailable(SingletonLockError):
     """The lock servers gave no answer that can be trusted: neither granted nor taken.
 
-    ``reason``: what went wrong, without passwords; ``denied``: the server turned the credentials down; ``contended``:
-    the servers answered, but the lock may be somebody else's. No policy may treat the latter two as "run without a
-    lock".
+    ``reason``: what went wrong, without passwords; ``denied``: the server rejected the credentials; ``contended``: the
+    servers answered, but the lock may be somebody else's. No policy may treat the latter two as "run without a lock".
     """
 
-    def __init__(self, reason: str, denied: bool = False, contended: bool = False) -> None:
-        super().__init__(reason, denied, contended)
-        self.reason = reason
-        self.denied = denied
-        self.contended = contended
+    reason: str
+    denied: bool = False
+    contended: bool = False
 
     def __str__(self) -> str:
         return f"the lock store cannot be used: {self.reason}"
 
 
+@dataclass(eq=False, repr=False)
 class IdempotencyMismatch(SingletonLockError):
     """The idempotency key has a record already, made by a call with other arguments.
 
     ``key_id``: 16 hex digits; ``task_id``: the run that made the record.
     """
 
-    def __init__(self, key_id: str, task_id: str) -> None:
-        super().__init__(key_id, task_id)
-        self.key_id = key_id
-        self.task_id = task_id
+    key_id: str
+    task_id: str
 
     def __str__(self) -> str:
         return (
@@ -96,27 +94,25 @@ class IdempotencyMismatch(SingletonLockError):
         )
 
 
+@dataclass(eq=False, repr=False)
 class LockKeyError(SingletonLockError):
     """No stable key can be built from the call's arguments. ``field``: the argument; ``problem``: why."""
 
-    def __init__(self, field: str, problem: str) -> None:
-        super().__init__(field, problem)
-        self.field = field
-        self.problem = problem
+    field: str
+    problem: str
 
     def __str__(self) -> str:
         return f"the lock key cannot be built from {self.field!r}: {self.problem}"
 
 
+@dataclass(eq=False, repr=False)
 class LockConfigError(SingletonLockError):
     """An option or a setting is wrong. ``problem``: names it, and what to change.
 
     With Celery it is an ImproperlyConfigured, too: see tasks/__init__.py.
     """
 
-    def __init__(self, problem: str) -> None:
-        super().__init__(problem)
-        self.problem = problem
+    problem: str
 
     def __str__(self) -> str:
         return self.problem

@@ -28,5 +28,5 @@ class LockCounters:
         for signal in signals.ALL:
             signal.disconnect(self._count)
 
-    def _count(self, sender: Any = None, signal: Any = None, **fields: Any) -> None:
+    def _count(self, sender: Any = None, signal: Any = None, **_: Any) -> None:
         self.counts[signal.name, getattr(sender, "name", str(sender))] += 1

@@ -64,6 +64,6 @@ def one_of(*choices: str) -> Check:
     return check
 
 
-def as_it_is(name: str, value: Any) -> Any:
+def as_it_is(_name: str, value: Any) -> Any:
     """``value``, whatever it is."""
     return value

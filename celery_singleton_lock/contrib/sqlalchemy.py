@@ -20,6 +20,7 @@ of the data they guard.
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal
 from weakref import WeakKeyDictionary
@@ -57,31 +58,29 @@ done = sa.Table(
 )
 
 
+@dataclass(eq=False, repr=False)
 class StaleFence(SingletonLockError):
     """A newer run has claimed the resource: this one must write nothing.
 
     ``key_id``: 16 hex digits; ``fence``: this run's; ``newest``: the one that the database has.
     """
 
-    def __init__(self, key_id: str, fence: int, newest: int) -> None:
-        super().__init__(key_id, fence, newest)
-        self.key_id = key_id
-        self.fence = fence
-        self.newest = newest
+    key_id: str
+    fence: int
+    newest: int
 
     def __str__(self) -> str:
         return f"fence {self.fence} of lock {self.key_id} is stale: a run with fence {self.newest} came after it"
 
 
+@dataclass(eq=False, repr=False)
 class NoFence(SingletonLockError):
     """There is no fence to claim with: no lock is held here, or it was run without one (``on_unavailable="run"``).
 
     ``key_id``: 16 hex digits of the lease that has no fence, or None where there is no lease at all.
     """
 
-    def __init__(self, key_id: str | None = None) -> None:
-        super().__init__(key_id)
-        self.key_id = key_id
+    key_id: str | None = None
 
     def __str__(self) -> str:
         if self.key_id is None:
@@ -89,6 +88,7 @@ class NoFence(SingletonLockError):
         return f"the lease of lock {self.key_id} has no fence to claim with"
 
 
+@dataclass(eq=False, repr=False)
 class AlreadyDone(SingletonLockError):
     """The work was committed before: there is nothing left to do.
 
@@ -96,11 +96,9 @@ class AlreadyDone(SingletonLockError):
     clock (naive where the database keeps no time zone: UTC on SQLite).
     """
 
-    def __init__(self, key_id: str, fence: int, when: datetime) -> None:
-        super().__init__(key_id, fence, when)
-        self.key_id = key_id
-        self.fence = fence
-        self.when = when
+    key_id: str
+    fence: int
+    when: datetime
 
     def __str__(self) -> str:
         return f"the work was done before under lock {self.key_id}, with fence {self.fence} at {self.when}"
@@ -241,8 +239,10 @@ def _transaction(connection: sa.Connection) -> sa.Transaction | None:
 
 
 def _raise_fence(connection: sa.Connection, resource: str, fence: int) -> None:
-    """Lock the resource's row and raise its fence, in one statement: a write, so that SQLite's lock comes before any
-    read, and so that a snapshot of REPEATABLE READ is not older than the lock."""
+    """Lock the resource's row and raise its fence, in one statement.
+
+    A write, so that SQLite's lock comes before any read, and a snapshot of REPEATABLE READ is not older than the lock.
+    """
     dialect, row = connection.dialect.name, {"resource": resource, "fence": fence}
     if dialect == "postgresql":
         new = postgresql.insert(fences).values(row)

@@ -133,6 +133,6 @@ def validated(
             continue
         try:
             result[name] = model.model_validate(value, strict=strict, context=dict(context or {}))
-        except Exception:  # a user's validator may raise anything; the body meets the same one
+        except Exception:  # noqa: BLE001  # a user's validator may raise anything; the body meets the same one
             continue
     return result

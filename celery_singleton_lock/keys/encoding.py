@@ -118,7 +118,7 @@ def _model(value: Any, depth: int) -> str:
     try:
         dumped = value.model_dump(mode="json")
         hidden = _hides(dumped, value.model_dump())
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001  # whatever a user's method raises
         raise NoStableForm(f"{_type(value)} cannot be dumped to JSON ({type(error).__name__})") from None
     if hidden:
         raise NoStableForm(f"{_type(value)} hides a secret in its JSON form, so different values look alike")
@@ -139,7 +139,7 @@ def _hides(dumped: Any, real: Any) -> bool:
 def _hook(value: Any, depth: int) -> str:
     try:
         plain = value.__json__()
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001  # whatever a user's method raises
         raise NoStableForm(f"{_type(value)}.__json__ failed ({type(error).__name__})") from None
     return _text(plain, depth + 1)
 

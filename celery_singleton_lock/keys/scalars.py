@@ -26,36 +26,21 @@ class NoStableForm(Exception):
         self.path: list[str] = []
 
 
-def str_text(value: str) -> str:
-    return json_text(str.__str__(value))
-
-
 def int_text(value: int) -> str:
+    """The JSON number of an int."""
     try:
         return int.__repr__(value)
     except ValueError:  # Python's own limit on the digits of an int
         raise NoStableForm("the number has too many digits; pass it as text") from None
 
 
-def bool_text(value: bool) -> str:
-    return '["bool",true]' if value else '["bool",false]'
-
-
-def none_text(value: None) -> str:
-    return '["none"]'
-
-
-def float_text(value: float) -> str:
+def _float(value: float) -> str:
     if isnan(value):
         raise NoStableForm(_NAN)
     return f'["float","{float.__repr__(value) if value else "0.0"}"]'
 
 
-def bytes_text(value: bytes | bytearray | memoryview) -> str:
-    return f'["bytes","{value.hex()}"]'
-
-
-def decimal_text(value: Decimal) -> str:
+def _decimal(value: Decimal) -> str:
     sign, digits, exponent = value.as_tuple()
     if isinstance(exponent, str):
         if value.is_nan():
@@ -69,7 +54,7 @@ def decimal_text(value: Decimal) -> str:
     return f'["decimal","{"-" if sign else ""}{short}e{exponent + len(text) - len(short)}"]'
 
 
-def datetime_text(value: datetime) -> str:
+def _datetime(value: datetime) -> str:
     offset = value.utcoffset()
     if offset is None:
         return f'["datetime","{datetime.isoformat(value)}"]'
@@ -79,11 +64,7 @@ def datetime_text(value: datetime) -> str:
         return f'["datetime",{(datetime.replace(value, tzinfo=None) - _EPOCH - offset) // _MICROSECOND}]'
 
 
-def date_text(value: date) -> str:
-    return f'["date","{date.isoformat(value)}"]'
-
-
-def time_text(value: time) -> str:
+def _time(value: time) -> str:
     offset = value.utcoffset()
     if offset is None:
         return f'["time","{time.isoformat(value)}"]'
@@ -91,27 +72,24 @@ def time_text(value: time) -> str:
     return f'["time",{since // _MICROSECOND}]'  # microseconds since midnight UTC, as Python compares them
 
 
-def timedelta_text(value: timedelta) -> str:
-    return f'["timedelta",{value // _MICROSECOND}]'
+def _bytes(value: bytes | bytearray | memoryview) -> str:
+    return f'["bytes","{value.hex()}"]'
 
 
-def uuid_text(value: UUID) -> str:
-    return f'["uuid","{UUID.__str__(value)}"]'
-
-
+#: The text of a value by its type. The order counts for a subclass's value: every datetime is a date.
 SCALARS: dict[type, Callable[[Any], str]] = {
-    str: str_text,
+    str: lambda value: json_text(str.__str__(value)),
     int: int_text,
-    bool: bool_text,
-    type(None): none_text,
-    float: float_text,
-    bytes: bytes_text,
-    bytearray: bytes_text,
-    memoryview: bytes_text,
-    datetime: datetime_text,  # before date, as every datetime is one
-    date: date_text,
-    time: time_text,
-    timedelta: timedelta_text,
-    Decimal: decimal_text,
-    UUID: uuid_text,
+    bool: lambda value: '["bool",true]' if value else '["bool",false]',
+    type(None): lambda _: '["none"]',
+    float: _float,
+    bytes: _bytes,
+    bytearray: _bytes,
+    memoryview: _bytes,
+    datetime: _datetime,
+    date: lambda value: f'["date","{date.isoformat(value)}"]',
+    time: _time,
+    timedelta: lambda value: f'["timedelta",{value // _MICROSECOND}]',
+    Decimal: _decimal,
+    UUID: lambda value: f'["uuid","{UUID.__str__(value)}"]',
 }

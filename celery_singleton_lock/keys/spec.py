@@ -141,7 +141,7 @@ class _Computed:
         given = {name: value for name, value in arguments.items() if self._all or name in self._accepts}
         try:
             text = self._function(**given)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  # whatever a user's callable raises
             # Without its traceback: it may show an argument's value.
             raise LockKeyError(self._option, f"the callable failed ({type(error).__name__})") from None
         if not isinstance(text, str):

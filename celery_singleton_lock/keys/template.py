@@ -72,7 +72,7 @@ def _attribute(value: Any, name: str, field: str) -> Any:
         )
     try:
         return getattr(value, name)
-    except Exception:  # whatever a property raises: its text may show values
+    except Exception:  # noqa: BLE001  # whatever a property raises: its text may show values
         raise LockKeyError(field, f"{type(value).__qualname__} has no attribute {name} that can be read") from None
 
 

@@ -8,6 +8,7 @@ import secrets
 import socket
 import time
 from collections.abc import Callable
+from functools import partial
 
 from ..errors import StoreUnavailable
 from ..keys.names import names
@@ -34,7 +35,7 @@ POLL_MOST = 0.1
 
 
 class Guard:
-    """One attempt of one execution to hold one resource, under an owner token of its own.
+    """One execution's try to hold one resource, under an owner token of its own.
 
     ``release`` must be called whatever `acquire` did: an exception that lands inside it may have left a lock behind.
     It does nothing where there is nothing to free.
@@ -61,19 +62,18 @@ class Guard:
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self.store = store
-        self.key = key
         self.ttl = ttl
         self.at_least = at_least
-        self.max_hold = max_hold
         self.holder = holder or Holder(host=socket.gethostname(), pid=os.getpid())
         self.record_id = record_id
         self.attempt = attempt
         self.lease: Lease | None = None
         self._renewer = default_renewer() if renewer is None else renewer
         self._clock = clock
-        self._on_lost = on_lost
-        self._abort = abort
         self._sleep = sleep
+        self._make_lease = partial(
+            Lease, key, max_hold=max_hold, record_id=record_id, clock=clock, on_lost=on_lost, abort=abort
+        )
         self._names = names(store.prefix, key)
         self.key_id = self._names.key_id
         self.lock: HeldLock | None = None
@@ -95,7 +95,7 @@ class Guard:
             try:
                 answer = self._ask(bound)
             except StoreUnavailable as error:
-                # After a split vote the servers were there: that the last attempt had no time left proves nothing.
+                # After a split vote the servers were there: that there was no time for another proves nothing.
                 if not split or error.denied or error.contended:
                     raise
                 raise StoreUnavailable(error.reason, contended=True) from error
@@ -128,18 +128,7 @@ class Guard:
             return answer
         self._unanswered = answer.unanswered
         self.lock = lock = HeldLock(self._names, token, answer.fence, self.ttl, self.holder)
-        lease = Lease(
-            self.key,
-            token,
-            answer.fence,
-            self.ttl,
-            sent=sent,
-            max_hold=self.max_hold,
-            record_id=self.record_id,
-            clock=self._clock,
-            on_lost=self._on_lost,
-            abort=self._abort,
-        )
+        lease = self._make_lease(token, answer.fence, self.ttl, sent=sent)
         if lease.lost:  # this process stood still between the request and now
             self.release()
             raise StoreUnavailable("the lock was granted too late to be used", contended=True)

@@ -31,7 +31,8 @@ class Lease:
     ``key``: the resource (its text may hold argument values: do not log it, log ``key_id``). ``key_id``: 16 hex digits.
     ``token``: this execution's owner token, 32 hex digits. ``fence``: the fencing token, an int that is larger than
     any granted before for this key. ``record_id``: what this run's record is kept under, 32 hex digits or None.
-    ``ttl``: seconds.
+    ``ttl``: seconds. ``deadline``: the clock's reading at which it ends unless it is renewed. ``ended``: whether its
+    body is over. ``reason``: why it was lost, in a few words, or None.
     """
 
     def __init__(
@@ -48,8 +49,9 @@ class Lease:
         on_lost: Callable[[Lease], None] | None = None,
         abort: Callable[[Lease], None] | None = None,
     ) -> None:
-        """``sent``: the clock's reading from before the request was sent. Of a loss, ``abort`` is told at once and must
-        not wait; then ``on_lost``, which may run a user's code.
+        """``sent``: the clock's reading from before the request was sent.
+
+        Of a loss, ``abort`` is told at once and must not wait; then ``on_lost``, which may run a user's code.
         """
         self.key = key
         self.token = token
@@ -61,9 +63,9 @@ class Lease:
         self._on_lost = on_lost
         self._abort = abort
         self._last = math.inf if max_hold is None else sent + max_hold
-        self._deadline = min(sent + validity(ttl), self._last)
-        self._reason: str | None = None
-        self._ended = False
+        self.deadline = min(sent + validity(ttl), self._last)
+        self.reason: str | None = None
+        self.ended = False
         self._lock = threading.Lock()
 
     @classmethod
@@ -71,11 +73,11 @@ class Lease:
         """The lease of a task whose lock is switched off: it never ends, and its fence is the local clock's reading."""
         fence = int(time.time() * 1_000_000)
         lease = cls(key, "", fence, math.inf, sent=0.0, record_id=record_id)
-        lease._deadline = math.inf
+        lease.deadline = math.inf
         return lease
 
     def __repr__(self) -> str:
-        state = "lost" if self.lost else "ended" if self._ended else f"{self.remaining():.1f} s left"
+        state = "lost" if self.lost else "ended" if self.ended else f"{self.remaining():.1f} s left"
         return f"<Lease {self.key_id} fence={self.fence} {state}>"
 
     @property
@@ -85,45 +87,32 @@ class Lease:
 
     def remaining(self) -> float:
         """Seconds until the lease ends unless it is renewed; 0.0 where it is not held any more."""
-        if self._ended or self._reason is not None:
+        if self.ended or self.reason is not None:
             return 0.0
-        return max(0.0, self._deadline - self._clock())
-
-    @property
-    def deadline(self) -> float:
-        """The clock's reading at which the lease ends unless it is renewed."""
-        return self._deadline
-
-    @property
-    def ended(self) -> bool:
-        """Whether its body is over."""
-        return self._ended
+        return max(0.0, self.deadline - self._clock())
 
     @property
     def lost(self) -> bool:
         """Whether the lease ended before its body: another run may have the resource."""
-        return self._reason is not None or (not self._ended and self._clock() >= self._deadline)
-
-    @property
-    def reason(self) -> str | None:
-        """Why the lease was lost, in a few words; None where it was not."""
-        return self._reason
+        return self.reason is not None or (not self.ended and self._clock() >= self.deadline)
 
     def ensure_held(self) -> None:
         """Raise `LeaseLost` unless the lease is held now."""
-        if self._ended:
+        if self.ended:
             raise LeaseLost(self.key_id, "it was released")
         if self.lost:
-            raise LeaseLost(self.key_id, self._reason or self.overdue())
+            raise LeaseLost(self.key_id, self.reason or self.overdue())
 
     def overdue(self) -> str:
         """Why the deadline passed, in words."""
-        return "max_hold is over" if self._deadline >= self._last else "it ran out before a renewal was confirmed"
+        return "max_hold is over" if self.deadline >= self._last else "it ran out before a renewal was confirmed"
 
     def covers(self, key: str) -> bool:
-        """Whether a call inside the body needs no lock of its own on ``key``. A lost lease still covers: the body was
-        told, and a second lock of its own would only wait for itself."""
-        return self.key == key and not self._ended
+        """Whether a call inside the body needs no lock of its own on ``key``.
+
+        A lost lease still covers: the body was told, and a second lock of its own would only wait for itself.
+        """
+        return self.key == key and not self.ended
 
     def confirm(self, sent: float, ttl: float | None = None) -> bool:
         """A renewal to ``ttl`` (seconds; by default the lease's own) sent at ``sent`` succeeded: set the deadline anew.
@@ -131,17 +120,17 @@ class Lease:
         False where it came too late.
         """
         with self._lock:
-            if self.lost or self._ended:  # past its deadline: never revived, whatever the server says
+            if self.lost or self.ended:  # past its deadline: never revived, whatever the server says
                 return False
             if ttl in (None, self.ttl):  # one of another length was on its way while `resize` came
-                self._deadline = min(sent + validity(self.ttl), self._last)
+                self.deadline = min(sent + validity(self.ttl), self._last)
             return True
 
     def resize(self, sent: float, ttl: float) -> None:
         """An extension to ``ttl`` seconds is being sent at ``sent``: from now on trust no more than it would give."""
         with self._lock:
             self.ttl = ttl
-            self._deadline = min(self._deadline, sent + validity(ttl))
+            self.deadline = min(self.deadline, sent + validity(ttl))
 
     def lose(self, reason: str, *, at_end: bool = False, in_thread: bool = False) -> bool:
         """Mark the lease lost and tell the observers, once. False where it was lost or ended already.
@@ -150,9 +139,9 @@ class Lease:
         ``on_lost`` in a thread of its own, since the caller's must not wait for a user's code.
         """
         with self._lock:
-            if self._reason is not None or self._ended is not at_end:
+            if self.reason is not None or self.ended is not at_end:
                 return False
-            self._reason = reason
+            self.reason = reason
         if self._abort is not None:
             self._abort(self)
         if self._on_lost is not None:
@@ -180,7 +169,7 @@ class Lease:
         if self.lost:
             self.lose(self.overdue())
         with self._lock:
-            self._ended = True
+            self.ended = True
 
 
 class NoLease:

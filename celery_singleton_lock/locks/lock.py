@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from datetime import timedelta
 from types import TracebackType
 
@@ -76,7 +77,8 @@ class Lock:
             return answer
         finally:
             if self._guard is None:
-                _release_quietly(guard)
+                with suppress(StoreUnavailable):  # the first error is on its way; the lease runs out by itself
+                    guard.release()
 
     def release(self) -> bool:
         """Free the lock; False where it was lost before. Raises `StoreUnavailable`, and RuntimeError if not held."""
@@ -124,10 +126,3 @@ class Lock:
 
 def _blocking_seconds(timeout: float | timedelta | None) -> float | None:
     return None if timeout is None else seconds("blocking_timeout", timeout)
-
-
-def _release_quietly(guard: Guard) -> None:
-    try:
-        guard.release()
-    except StoreUnavailable:
-        pass  # the first error is on its way already, and the lease runs out by itself

@@ -134,14 +134,17 @@ class Store(Protocol):
     majority: int
 
     def acquire(self, request: AcquireRequest) -> Answer:
-        """Take the lock, or say why not, in one round trip. Raises `StoreUnavailable`; then nothing stays taken for
-        longer than the ttl."""
+        """Take the lock, or say why not, in one round trip.
+
+        Raises `StoreUnavailable`; then nothing stays taken for longer than the ttl.
+        """
         ...
 
     def renew(self, locks: Sequence[HeldLock], timeout: float) -> list[bool | None]:
         """Reset each lock's expiry to its ttl, never to an earlier time.
 
-        Per lock: True, False if it is no longer held, None if unknown. Raises `StoreUnavailable`."""
+        Per lock: True, False if it is no longer held, None if unknown. Raises `StoreUnavailable`.
+        """
         ...
 
     def release(
@@ -150,7 +153,8 @@ class Store(Protocol):
         """Write the record, then free the lock or let it rest for ``rest`` seconds; False where it was not held.
 
         ``unanswered``: leave a tombstone of the token, so that a late request of it takes nothing. Raises
-        `StoreUnavailable`."""
+        `StoreUnavailable`.
+        """
         ...
 
     def peek(self, names: Names) -> Taken | None:
@@ -160,7 +164,8 @@ class Store(Protocol):
     def inspect(self) -> list[ServerState]:
         """What each of its servers says of itself, within ``timeout`` each; none for a store without.
 
-        Raises `LockConfigError` where one server has two votes."""
+        Raises `LockConfigError` where one server has two votes.
+        """
         ...
 
     def close(self) -> None:

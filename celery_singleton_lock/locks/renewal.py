@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import NamedTuple
-from weakref import WeakSet, ref
+from weakref import ref
 
 from ..errors import StoreUnavailable
 from .clock import Clock, now
+from .forks import forget_in_children
 from .lease import Lease
 from .protocol import HeldLock, Store, call_timeout
 
@@ -40,26 +39,22 @@ class _Entry:
         return call_timeout(self.lock.ttl if lease is None else lease.remaining(), self.lock.ttl)
 
 
-class _Sent(NamedTuple):
-    at: float
-    answers: list[bool | None]  # None: the store could not say
-
-
 class Renewer:
-    """Renews leases in batches from one thread, which starts with the first lease and ends after ``idle`` seconds
-    without any. Without ``threaded`` nothing moves but by `tick`, which tests call.
+    """Renews leases in batches from one thread, which starts with the first and ends ``idle`` seconds after the last.
 
-    A forked child starts with none: only the process that was granted a lease renews it.
+    Without ``threaded`` nothing moves but by `tick`, which tests call. A forked child starts with no lease: only the
+    process that was granted one renews it.
     """
 
     def __init__(self, clock: Clock = now, *, idle: float = 5.0, threaded: bool = True) -> None:
         self._clock = clock
         self._idle = idle
         self._threaded = threaded
-        self._reset()
-        _renewers.add(self)
+        self.forget()
+        forget_in_children(self)
 
-    def _reset(self) -> None:
+    def forget(self) -> None:
+        """In a forked child: the thread is not here, its lock may be held for ever, and the leases are the parent's."""
         # Taken by itself and not through the condition, whose __enter__ is Python code: a time limit that strikes a
         # body's thread in there would leave the lock taken for ever.
         self._lock = threading.Lock()
@@ -107,7 +102,8 @@ class Renewer:
             if entry.due - entry.lock.ttl * RETRY_PERIOD <= start:
                 batches[id(entry.store)].append(entry)
         for batch in batches.values():
-            self._settle(batch, self._send(batch, timeout))
+            at = self._clock()
+            self._settle(batch, at, self._send(batch, timeout))
         with self._lock:
             return self._pause()
 
@@ -125,28 +121,26 @@ class Renewer:
         self.discard(entry.lock.token)
         return True
 
-    def _send(self, batch: list[_Entry], timeout: float) -> _Sent:
+    def _send(self, batch: list[_Entry], timeout: float) -> list[bool | None]:
         store = batch[0].store
-        at = self._clock()
         try:
-            return _Sent(at, store.renew([entry.lock for entry in batch], min(store.timeout, timeout)))
+            return store.renew([entry.lock for entry in batch], min(store.timeout, timeout))
         except StoreUnavailable as error:
             logger.warning("could not renew %d lease(s), will try again: %s", len(batch), error)
         except Exception:  # a fault here must not end the thread: the other leases live by it
             logger.exception("renewal failed, will try again")
-        return _Sent(at, [None] * len(batch))
+        return [None] * len(batch)
 
-    def _settle(self, batch: list[_Entry], sent: _Sent) -> None:
-        for index, entry in enumerate(batch):
+    def _settle(self, batch: list[_Entry], sent: float, answers: list[bool | None]) -> None:
+        for entry, held in zip(batch, answers, strict=True):
             lease, ttl = entry.owner(), entry.lock.ttl
             if lease is None:  # released meanwhile
                 continue
-            held = sent.answers[index]
             if held is None:
                 entry.due = self._clock() + ttl * RETRY_PERIOD
             elif held:
-                lease.confirm(sent.at, ttl)  # where it came too late, the next tick finds the lease overdue
-                entry.due = sent.at + ttl * PERIOD
+                lease.confirm(sent, ttl)  # where it came too late, the next tick finds the lease overdue
+                entry.due = sent + ttl * PERIOD
             else:
                 lease.lose("the server does not hold it any more", in_thread=self._threaded)
                 self.discard(entry.lock.token)
@@ -178,7 +172,6 @@ class Renewer:
                 self._wakes = None
 
 
-_renewers: WeakSet[Renewer] = WeakSet()
 _default: Renewer | None = None
 
 
@@ -188,13 +181,3 @@ def default_renewer() -> Renewer:
     if _default is None:
         _default = Renewer()
     return _default
-
-
-def _forget_all() -> None:
-    # In a forked child: the thread is not here, its lock may be held for ever, and the leases are the parent's.
-    for renewer in list(_renewers):
-        renewer._reset()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_all)

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from redis.crc import key_slot
 from redis.exceptions import AskError, MovedError, RedisError
 
 from ..errors import StoreUnavailable
 from ..locks.clock import now
+from ..locks.forks import forget_in_children
 from ..transport.address import Address
-from ..transport.connection import FollowUp, Link, Links, Replies
+from ..transport.connection import Exchange, Link, Links, Replies
 from ..transport.errors import to_store_unavailable
 from ..transport.fanout import FanOut
-from ..transport.forks import forget_in_children
 from ..transport.node import Node
-from ..transport.requests import Request, plain
+from ..transport.requests import Plain, Request, plain
 from ..transport.urls import HostPort, Url
 from .redis import RedisStore
 from .scripts import SCRIPTS
@@ -35,17 +35,6 @@ class ClusterStore(RedisStore):
         seeds = [Address(url._replace(kind="server", hosts=[place])).at(*place) for place in url.hosts]
         route = Cluster(seeds, timeout)
         return cls(route, url.display_name, prefix=prefix, timeout=timeout, min_replicas=min_replicas)
-
-
-class _ByText(NamedTuple):
-    """A request with its script's text: a node that is reached by ASK may not know the script yet."""
-
-    request: Request
-    must_arrive: bool = False
-
-    def packed(self, *, by_text: bool = True) -> bytes:
-        """See `Request.packed`."""
-        return self.request.packed(by_text=True)
 
 
 class Cluster:
@@ -66,23 +55,15 @@ class Cluster:
         """In a forked child: the connections forget for themselves."""
         self._refreshing = threading.Lock()
 
-    def call(
-        self,
-        bucket: str | None,
-        commands: Sequence[Request],
-        seconds: float,
-        undo: Callable[[], Request] | None = None,
-        follow_up: FollowUp | None = None,
-    ) -> Replies:
-        """See `Links.call`. Where the slot has moved the command was not carried out, and follows it once."""
-        assert bucket is not None
+    def call(self, exchange: Exchange, seconds: float) -> Replies:
+        """See `Links.call`. Where the slot has moved the requests were not carried out, and follow it once."""
         end = now() + seconds
-        slot = key_slot(bucket.encode())
+        slot = key_slot(exchange.bucket.encode())
         where = self._owner(slot, end)
         unanswered = False
         for last in (False, True):
             try:
-                replies = self._links_to(where).call(bucket, commands, end - now(), undo, follow_up)
+                replies = self._links_to(where).call(exchange, end - now())
             except StoreUnavailable as error:
                 found = self._new_owner(where, slot, end) if not last and not error.denied else None
                 if found is None:
@@ -96,17 +77,17 @@ class Cluster:
                 return Replies(replies.values, unanswered)
             where = (redirect.host or where[0], int(redirect.port))
             if not isinstance(redirect, MovedError):
-                return Replies(self._ask(where, commands, end, undo), unanswered)
+                return Replies(self._ask(where, exchange, end), unanswered)
             self._owners[slot] = where
             self._stale = True
         raise AssertionError("unreachable")
 
-    def _ask(
-        self, where: HostPort, commands: Sequence[Request], end: float, undo: Callable[[], Request] | None
-    ) -> list[Any]:
-        """Ask a node that a slot is on its way to."""
-        asked: list[Request] = [part for command in commands for part in (_ASKING, _ByText(command))]
-        return self._links_to(where).call(None, asked, end - now(), undo).values[1::2]
+    def _ask(self, where: HostPort, exchange: Exchange, end: float) -> list[Any]:
+        """Ask a node that a slot is on its way to, by the scripts' texts: it may not know them yet."""
+        asked: list[Request] = []
+        for request in exchange.requests:
+            asked += (_ASKING, Plain(request.packed(by_text=True)))
+        return self._links_to(where).call(exchange._replace(requests=asked, follow_up=None), end - now()).values[1::2]
 
     def call_all(self, commands: Sequence[tuple[str, Request]], seconds: float) -> list[Any]:
         """See `Links.call_all`: one batch a node, all nodes at once; those that have moved, once more."""
@@ -133,7 +114,7 @@ class Cluster:
         nodes = [self._node(where) for where in groups]
         batches = [[commands[place][1] for place in places] for places in groups.values()]
         flight = FanOut(nodes, batches)
-        flight.run(end, lambda index, reply: len(flight.replies) == len(nodes))
+        flight.run(end, lambda _index, _reply: len(flight.replies) == len(nodes))
         silent = StoreUnavailable("no answer in time")
         for index, (where, places) in enumerate(groups.items()):
             reply = flight.replies.get(index, silent)

@@ -12,7 +12,7 @@ from ..errors import LockConfigError, StoreUnavailable
 from ..keys.names import names
 from ..locks.protocol import ServerState
 from ..transport.address import Address
-from ..transport.connection import INFO, Links
+from ..transport.connection import INFO, Exchange, Links
 from ..transport.requests import Request, plain
 from . import scripts
 
@@ -35,7 +35,7 @@ def look(address: Address, timeout: float) -> ServerState:
 def _ask(address: Address, requests: Sequence[Request], timeout: float) -> list[Any]:
     links = Links(address)
     try:
-        return links.call(None, requests, timeout).values
+        return links.call(Exchange("", requests), timeout).values
     finally:
         links.close()
 

@@ -139,7 +139,7 @@ class QuorumStore:
             return
         command = scripts.release(ballot.lock(), unanswered=ballot.doubtful, raise_fence=True)
 
-        def count(index: int, reply: Reply) -> bool:
+        def count(index: int, _reply: Reply) -> bool:
             granted.discard(index)
             return not granted
 
@@ -167,7 +167,7 @@ class QuorumStore:
         answered = 0
         errors: list[StoreUnavailable] = []
 
-        def count(index: int, reply: Reply) -> bool:
+        def count(_index: int, reply: Reply) -> bool:
             nonlocal ones, answered
             if isinstance(reply, StoreUnavailable):
                 errors.append(reply)
@@ -189,7 +189,7 @@ class QuorumStore:
         tally = Tally(self.majority, len(locks))
         # No token: nothing needs to follow behind a renewal, since a release raises the fence past it.
         flight = FanOut(self.nodes, self._all(*[scripts.renew(lock, restore=True) for lock in locks]))
-        flight.run(now() + timeout, lambda index, reply: tally.count(reply))
+        flight.run(now() + timeout, lambda _, reply: tally.count(reply))
         return tally.verdicts()
 
     def release(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Protocol
 
 from redis.exceptions import RedisError
@@ -11,7 +12,7 @@ from ..errors import StoreUnavailable
 from ..keys.names import Names
 from ..locks.protocol import AcquireRequest, Answer, Granted, HeldLock, RecordWrite, ServerState, Taken, call_timeout
 from ..transport.address import Address
-from ..transport.connection import FollowUp, Links, Replies
+from ..transport.connection import Exchange, FollowUp, Links, Replies
 from ..transport.errors import to_store_unavailable
 from ..transport.requests import Request, plain
 from ..transport.sentinel import SentinelAddress
@@ -25,22 +26,23 @@ RESERVE = 0.15
 
 
 class Route(Protocol):
-    """The way to the server that has a resource; see `Links` for each call."""
+    """The way to the server that has a resource."""
 
-    def call(
-        self,
-        bucket: str | None,
-        commands: Sequence[Request],
-        seconds: float,
-        undo: Callable[[], Request] | None = None,
-        follow_up: FollowUp | None = None,
-    ) -> Replies: ...
+    def call(self, exchange: Exchange, seconds: float) -> Replies:
+        """See `Links.call`."""
+        ...
 
-    def call_all(self, commands: Sequence[tuple[str, Request]], seconds: float) -> list[Any]: ...
+    def call_all(self, commands: Sequence[tuple[str, Request]], seconds: float) -> list[Any]:
+        """See `Links.call_all`."""
+        ...
 
-    def servers(self, seconds: float) -> list[Address]: ...
+    def servers(self, seconds: float) -> list[Address]:
+        """See `Links.servers`."""
+        ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """See `Links.close`."""
+        ...
 
 
 class RedisStore:
@@ -73,10 +75,14 @@ class RedisStore:
         """See `Store.acquire`. With ``min_replicas`` a grant costs a second round trip, and the replicas' own."""
         lock = HeldLock(request.names, request.token, 0, request.ttl)
         bound = request.timeout if request.timeout is not None else call_timeout(self.timeout, request.ttl)
-        undo, follow_up = lambda: scripts.release(lock, unanswered=True), None
-        if self._min_replicas:
-            follow_up = self._wait_for_replicas(lock)
-        replies = self.route.call(request.names.bucket, [scripts.acquire(request)], bound, undo, follow_up)
+        follow_up = self._wait_for_replicas(lock) if self._min_replicas else None
+        exchange = Exchange(
+            request.names.bucket,
+            [scripts.acquire(request)],
+            lambda: scripts.release(lock, unanswered=True),
+            follow_up,
+        )
+        replies = self.route.call(exchange, bound)
         answer = scripts.answer(replies.values[0])
         assert answer is not None
         if isinstance(answer, Granted):
@@ -84,10 +90,8 @@ class RedisStore:
                 raise problem
             return Granted(answer.fence, unanswered=True) if replies.unanswered else answer
         if replies.unanswered:  # the late request may yet be carried out: it must find its token's tombstone
-            try:
+            with suppress(StoreUnavailable):  # what it takes then ends with its ttl
                 self.release(lock, unanswered=True)
-            except StoreUnavailable:
-                pass  # what it takes then ends with its ttl
         return answer
 
     def _wait_for_replicas(self, lock: HeldLock) -> FollowUp:
@@ -120,14 +124,15 @@ class RedisStore:
         self, lock: HeldLock, *, rest: float = 0.0, write: RecordWrite | None = None, unanswered: bool = False
     ) -> bool:
         """See `Store.release`."""
-        command = scripts.release(lock, rest, write, unanswered)
-        replies = self.route.call(lock.names.bucket, [command], call_timeout(self.timeout, lock.ttl))
+        exchange = Exchange(lock.names.bucket, [scripts.release(lock, rest, write, unanswered)])
+        replies = self.route.call(exchange, call_timeout(self.timeout, lock.ttl))
         # Sent twice, the first may have freed it: what is not known is not called lost.
         return bool(scripts.checked(replies.values[0]) == 1) or replies.unanswered
 
     def peek(self, names: Names) -> Taken | None:
         """See `Store.peek`."""
-        answer = scripts.answer(self.route.call(names.bucket, [scripts.peek(names)], self.timeout).values[0])
+        replies = self.route.call(Exchange(names.bucket, [scripts.peek(names)]), self.timeout)
+        answer = scripts.answer(replies.values[0])
         return answer if isinstance(answer, Taken) else None
 
     def inspect(self) -> list[ServerState]:

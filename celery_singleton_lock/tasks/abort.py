@@ -40,8 +40,8 @@ class Body:
 
     def __init__(self, error: Callable[[], BaseException]) -> None:
         """``error`` makes what is raised in the body."""
-        self._error = error
-        self._ended = False
+        self.error = error
+        self.ended = False
 
     def run(self, call: Callable[[], None], unless: Callable[[], bool]) -> None:
         """Call ``call`` in the main thread. Raises what it raises, or ``error()``, at once where ``unless()``."""
@@ -50,15 +50,15 @@ class Body:
         _body = self
         try:
             if unless():  # it happened before there was a body to end
-                raise self._error()
+                raise self.error()
             call()
         finally:
             _body = None  # a signal that is still to come finds nobody
 
     def end(self) -> None:
         """Have the error raised in the body; from any thread, once."""
-        if not self._ended and _body is self:
-            self._ended = True
+        if not self.ended and _body is self:
+            self.ended = True
             ident = threading.main_thread().ident
             assert ident is not None
             assert SIGNAL is not None
@@ -75,8 +75,8 @@ def _listen() -> None:
 def _on_signal(number: int, frame: FrameType | None) -> None:
     global _body
     body = _body
-    if body is not None and body._ended:
+    if body is not None and body.ended:
         _body = None
-        raise body._error()
+        raise body.error()
     if callable(_previous):
         _previous(number, frame)

@@ -33,6 +33,6 @@ def is_counted(task: Task, request: Any) -> bool:
         else:
             members = backend.client.zrangebyscore(key, index, index)
         return any(backend.decode(member)[1] == request.id for member in members)
-    except Exception as error:  # the count is Celery's affair; ours is the lock
+    except Exception as error:  # noqa: BLE001  # the count is Celery's affair; ours is the lock
         logger.warning("whether a chord has counted task %s cannot be told: %s", request.id, type(error).__name__)
         return False

@@ -66,7 +66,7 @@ def same_lineage(waiter: Waiter, taken: Taken) -> bool:
 def on_taken(
     options: LockOptions, waiter: Waiter, taken: Taken, rand: Callable[[float, float], float] = random.uniform
 ) -> Decision:
-    """The lock is taken: what now?
+    """Decide what to do about a taken lock.
 
     A message that has begun is neither skipped nor failed, whoever holds the lock. Whoever cannot send a message gets
     `GiveUp` where a worker would send it again.
@@ -93,9 +93,9 @@ def on_unavailable(
     contended: bool = False,
     rand: Callable[[float, float], float] = random.uniform,
 ) -> Decision:
-    """The store cannot say: what now?
+    """Decide what to do about a store that cannot say.
 
-    ``denied``: it turned the credentials down; ``contended``: it answered, and granted the lock to nobody. Neither is a
+    ``denied``: it rejected the credentials; ``contended``: it answered, and granted the lock to nobody. Neither is a
     reason to run without a lock, whatever the policy, and contention fails no message that has begun.
     """
     if options.on_unavailable == "run" and not (denied or contended):

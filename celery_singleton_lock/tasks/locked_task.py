@@ -208,7 +208,7 @@ def locked_task_of(task: type[Task]) -> LockedTask:
     """The locked task of a bound task class, made at its first run or a worker's start. Raises `LockConfigError`."""
     found = _locked_tasks.get(task)
     if found is None:
-        found = _locked_tasks[task] = LockedTask(task, task._get_app(), decorator_options(task))
+        found = _locked_tasks[task] = LockedTask(task, task.app, decorator_options(task))
     return found
 
 

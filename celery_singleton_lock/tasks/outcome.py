@@ -1,8 +1,8 @@
-"""What becomes of a call that its store did not grant: answered from the record, sent again, skipped, failed, or run
-without a lock.
+"""What becomes of a call that its store did not grant.
 
-Each function carries out what `conflict` decides: it returns the call's result, or raises for Celery. A granted call
-never comes here. ``waited_here``: seconds that this very call has waited for the store's answer.
+It is answered from the record, sent again, skipped, failed, or run without a lock. Each function carries out what
+`conflict` decides: it returns the call's result, or raises for Celery. A granted call never comes here.
+``waited_here``: seconds that this very call has waited for the store's answer.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def replay(call: Call, answer: Recorded, waited_here: float) -> Any:
     if record.result is not None:
         try:
             return call.locked.records.loads(record.result)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  # whatever a serialiser raises
             logger.warning("%s: the recorded result cannot be read: %s", call, type(error).__name__)
     return records.not_kept(record.task_id, call.key_id)
 

@@ -136,8 +136,7 @@ class Run:
         if self.call.options.on_lost != "abort" or not abort.possible(outermost=self.call.message.in_worker):
             return self._run_body()
         # Below Exception, so that neither autoretry nor the body takes it for a failure of its own; unless asked to.
-        named = any(issubclass(LeaseLost, kind) for kind in _named(self.call.task))
-        self._abort = abort.Body(self._loss if named else _Aborted)
+        self._abort = abort.Body(self._loss if _retries_a_loss(self.call.task) else _Aborted)
         self._abort.run(self._run_body, unless=lambda: lease.lost)
 
     def _run_body(self) -> None:
@@ -179,11 +178,11 @@ class Run:
         encoded: records.Encoded | None = None
         try:
             encoded = policy.dumps(call.task.backend.prepare_value(self._result[0]))
-        except Exception as error:  # the work is done: a result that cannot be stored must not undo that
+        except Exception as error:  # noqa: BLE001  # the work is done, and a result that cannot be kept must not undo it
             logger.warning("%s: its result cannot be kept for a repeat: %s", call, type(error).__name__)
         return policy.done(call.identity, task_id, encoded)
 
-    def _end_body(self, lease: Lease) -> None:
+    def _end_body(self, _: Lease) -> None:
         if self._abort is not None:
             self._abort.end()
 
@@ -194,10 +193,10 @@ class Run:
         self.call.send(signals.lease_lost, reason=reason)
 
 
-def _named(task: Task) -> tuple[type[BaseException], ...]:
-    """The errors of this package that ``task`` asks autoretry to retry by their own names."""
-    kinds = tuple(getattr(task, "autoretry_for", None) or ())
-    return tuple(kind for kind in kinds if issubclass(kind, SingletonLockError))
+def _retries_a_loss(task: Task) -> bool:
+    """Whether ``task`` asks autoretry for `LeaseLost` by the name of an error of this package."""
+    kinds = getattr(task, "autoretry_for", None) or ()
+    return any(issubclass(LeaseLost, kind) and issubclass(kind, SingletonLockError) for kind in kinds)
 
 
 def run_alone(task: Task, args: tuple[Any, ...], kwargs: Mapping[str, Any], body: Callable[..., Any]) -> Any:

@@ -29,7 +29,7 @@ class Address:
     def __init__(self, url: Url) -> None:
         self.display_name = url.display_name
         tls = {name: value for name, value in url.options.items() if name.startswith("ssl_")}
-        self._options: dict[str, Any] = {
+        self.options: dict[str, Any] = {
             "protocol": 2,  # RESP2: no handshake, and no push message between two replies
             "health_check_interval": 0,
             "redis_connect_func": skip_log_in,
@@ -38,12 +38,12 @@ class Address:
         self._kind: Callable[..., Bounded] = Tls if url.tls else Tcp
         if url.kind == "socket":
             self._kind = Unix
-            self._options["path"] = url.path
+            self.options["path"] = url.path
         else:
             host, port = url.hosts[0]
-            self._options |= {"host": host, "port": port}
+            self.options |= {"host": host, "port": port}
             if "socket_keepalive" in url.options:
-                self._options["socket_keepalive"] = url.options["socket_keepalive"]
+                self.options["socket_keepalive"] = url.options["socket_keepalive"]
         self.login = _login(url)
         try:
             self.connection(lambda sock, _: sock)
@@ -55,16 +55,16 @@ class Address:
     @property
     def where(self) -> HostPort:
         """Host and port; a socket's path and 0."""
-        options = self._options
+        options = self.options
         return (options["path"], 0) if "path" in options else (options["host"], options["port"])
 
     def connection(self, wrap: Callable[[Any, float], Any]) -> Bounded:
         """A connection of redis-py, not opened yet, that tries nothing twice. ``wrap``: see `Bounded`."""
-        connection = self._kind(**self._options, retry=Retry(NoBackoff(), 0))
+        connection = self._kind(**self.options, retry=Retry(NoBackoff(), 0))
         connection.wrap = wrap
         return connection
 
-    def locate(self, seconds: float) -> Address:
+    def locate(self, seconds: float) -> Address:  # noqa: ARG002  # nobody is asked
         """The server to connect to now, found within ``seconds``. Raises RedisError."""
         return self
 
@@ -75,7 +75,7 @@ class Address:
         """A server at another place of the same deployment."""
         other = copy.copy(self)
         other.display_name = f"{host}:{port}"
-        other._options = {**self._options, "host": host, "port": port}
+        other.options = {**self.options, "host": host, "port": port}
         return other
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from redis.exceptions import AuthenticationError, AuthorizationError, NoScriptError, RedisError, ResponseError
@@ -11,9 +12,9 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from ..locks.clock import now
+from ..locks.forks import forget_in_children
 from .address import PING, Address
 from .errors import NOT_CARRIED_OUT, is_not_master, to_store_unavailable
-from .forks import forget_in_children
 from .requests import Request, Script, plain
 
 INFO = plain("INFO", "server")
@@ -178,11 +179,9 @@ class Link:
             return
         sock, self._socket = self._socket, None
         if self.owed and undo is not None and sock is not None:
-            try:
+            with suppress(OSError):  # then the lease's end frees what was taken
                 sock.begin(0.01)  # it fits into the buffer, or does not go
                 sock.sendall(undo().packed(by_text=True))  # the server may not know the script
-            except OSError:
-                pass  # then the lease's end frees what was taken
         self.owed = 0
         self._connection.disconnect()
 
@@ -211,8 +210,22 @@ def unknown_scripts(values: Sequence[Any]) -> list[int]:
     return unknown
 
 
-#: What else to ask on the same connection, by all that was answered so far and the seconds that are left.
+#: What else to ask on the same connection, by all that was answered so far and the seconds that remain.
 FollowUp = Callable[[list[Any], float], Sequence[Request]]
+
+
+class Exchange(NamedTuple):
+    """What is asked of the server that has some keys, all beginning with ``bucket``: a cluster finds it by that.
+
+    Every request must be idempotent: a connection that breaks is replaced once, and so is one to a demoted master where
+    another may have taken over. Where no answer comes in time, ``undo`` follows on the same connection, which is then
+    closed.
+    """
+
+    bucket: str
+    requests: Sequence[Request]
+    undo: Callable[[], Request] | None = None
+    follow_up: FollowUp | None = None
 
 
 class Replies(NamedTuple):
@@ -230,21 +243,9 @@ class Links:
         self._idle: list[Link] = []
         forget_in_children(self)
 
-    def call(
-        self,
-        bucket: str | None,
-        commands: Sequence[Request],
-        seconds: float,
-        undo: Callable[[], Request] | None = None,
-        follow_up: FollowUp | None = None,
-    ) -> Replies:
-        """Send ``commands`` together and read their replies within ``seconds``. Raises `StoreUnavailable`.
-
-        ``bucket``: what their keys begin with, which a cluster finds their server by; here one server has them all. A
-        connection that breaks is replaced once, and so is one to a demoted master where another may have taken over:
-        every command must be idempotent. Where no answer comes in time, ``undo`` follows on the same connection, which
-        is then closed.
-        """
+    def call(self, exchange: Exchange, seconds: float) -> Replies:
+        """Send the requests together and read their replies within ``seconds``. Raises `StoreUnavailable`."""
+        undo, follow_up = exchange.undo, exchange.follow_up
         end = now() + seconds
         unanswered = False  # the requests went out on a connection that broke: they may have been carried out, once
         may_fail_over = self.address.may_fail_over  # and not yet tried: this server is gone, or a master no more
@@ -254,7 +255,7 @@ class Links:
             except IndexError:
                 link = Link(self.address)
             try:
-                values = link.exchange(commands, seconds)
+                values = link.exchange(exchange.requests, seconds)
                 if not (may_fail_over and any(map(is_not_master, values)) and now() < end):
                     while follow_up is not None and (more := follow_up(values, end - now())):
                         values += link.exchange(more, end - now())
@@ -280,7 +281,7 @@ class Links:
 
     def call_all(self, commands: Sequence[tuple[str, Request]], seconds: float) -> list[Any]:
         """The reply to each command, or the error that stands for it. Raises `StoreUnavailable`."""
-        return self.call(None, [command for _, command in commands], seconds).values
+        return self.call(Exchange("", [command for _, command in commands]), seconds).values
 
     def servers(self, seconds: float) -> list[Address]:
         """Where the store's servers are now. Raises `StoreUnavailable`."""

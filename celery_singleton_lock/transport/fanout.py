@@ -55,7 +55,7 @@ class FanOut:
         self._cut: set[int] = set()
         self._again: dict[int, tuple[list[Any], list[int]]] = {}  # replies so far, and which were sent by text
         self._poll = select.poll()
-        self._count: Callable[[int, Reply], bool] = lambda node, reply: False
+        self._count: Callable[[int, Reply], bool] = lambda _node, _reply: False
         self._enough = False
 
     def run(self, end: float, count: Callable[[int, Reply], bool]) -> None:

@@ -11,11 +11,11 @@ from redis.exceptions import RedisError
 
 from ..errors import StoreUnavailable
 from ..locks.clock import now
+from ..locks.forks import forget_in_children
 from .address import Address
 from .connection import Link, unknown_scripts
 from .errors import to_store_unavailable
-from .forks import forget_in_children
-from .requests import Request, Script
+from .requests import Command, Request, Script
 from .stream import Stream
 
 #: Seconds after a failed connect before the next one: a dead server costs one thread now and then, not one a call.
@@ -41,7 +41,8 @@ class _Parked(NamedTuple):
         if not self.last:
             return []
         unknown = unknown_scripts(self.stream.values[-len(self.last) :])
-        return [self.last[place] for place in unknown if self.last[place].must_arrive]
+        requests = [self.last[place] for place in unknown]
+        return [one for one in requests if isinstance(one, Command) and one.script.must_arrive]
 
 
 class Node:
@@ -76,8 +77,11 @@ class Node:
         self._error = StoreUnavailable(f"{self.address.display_name}: not connected yet")
 
     def take(self, token: str | None = None) -> Stream | None:
-        """A connection, or None. One that owes ``token``'s own reply is the first choice: what follows on it is
-        carried out after that request, however late."""
+        """A connection, or None.
+
+        One that owes ``token``'s own reply is the first choice: what follows on it is carried out after that request,
+        however late.
+        """
         with self._lock:
             if self._parked:
                 own = self._own(token) if token is not None else None
@@ -94,8 +98,11 @@ class Node:
         return None
 
     def _count_off(self) -> None:
-        """Count off the replies that have come. An entry leaves the queue before its connection goes elsewhere: an
-        interrupted call may lose a connection, never have two callers share one."""
+        """Count off the replies that have come.
+
+        An entry leaves the queue before its connection goes elsewhere: an interrupted call may lose a connection, never
+        have two callers share one.
+        """
         for _ in range(min(len(self._parked), LOOKS)):
             parked = self._parked[0]
             stream = parked.stream
@@ -119,23 +126,23 @@ class Node:
                 self._parked.rotate(-1)
 
     def _return_to_pool(self, stream: Stream) -> None:
-        """``stream`` owes nothing: it carries what was left here, or is idle."""
+        """``stream`` owes nothing: it carries deferred requests, or is idle."""
         stream.values = []
-        left: list[Request] = []
-        while self._deferred and len(left) < LOOKS * 8:
+        deferred: list[Request] = []
+        while self._deferred and len(deferred) < LOOKS * 8:
             until, commands = self._deferred.popleft()
             if until > now():
-                left += commands
-        if not left:
+                deferred += commands
+        if not deferred:
             self._idle.append(stream)
             return
         try:
-            stream.send(b"".join([command.packed() for command in left]), len(left))
+            stream.send(b"".join([command.packed() for command in deferred]), len(deferred))
         except RedisError:
             stream.close()
             return
         if stream.sound:
-            self._parked.append(_Parked(stream, None, left, now()))
+            self._parked.append(_Parked(stream, None, deferred, now()))
         else:
             stream.close()
 
@@ -201,7 +208,7 @@ class Node:
             link.connect(self._timeout)
             self._recognise(link.load_scripts_and_run_id(self._scripts, self._timeout))
             stream = Stream(link)
-        except Exception as error:  # not a driver's alone: a host name may be malformed, say
+        except Exception as error:  # noqa: BLE001  # a malformed host name is no driver's error, say
             link.close()
             if isinstance(error, RedisError):
                 error = to_store_unavailable(error)

@@ -18,9 +18,12 @@ from .resolve import RESOLVER
 
 
 def skip_log_in(connection: Any) -> None:
-    """In place of redis-py's own log-in: that takes up to four round trips, each with a timeout of its own, and names
-    itself by a command that a minimal ACL refuses."""
-    connection._parser.on_connect(connection)
+    """Stand in for redis-py's own log-in.
+
+    That takes up to four round trips, each with a timeout of its own, and names itself by a command that a minimal ACL
+    refuses.
+    """
+    connection._parser.on_connect(connection)  # noqa: SLF001  # see above
 
 
 class Bounded(AbstractConnection):

@@ -15,18 +15,17 @@ Reply = list[Any] | StoreUnavailable
 class Request(Protocol):
     """What can be sent."""
 
-    @property
-    def must_arrive(self) -> bool:
-        """Whether it is sent again where its reply comes too late for its call and says that the script is unknown."""
-        ...
-
     def packed(self, *, by_text: bool = False) -> bytes:
         """The request's bytes. ``by_text``: the server does not know the script yet."""
         ...
 
 
 class Script:
-    """One script of the server. ``must_arrive``: as its requests say."""
+    """One script of the server.
+
+    ``must_arrive``: its request is sent again where the reply comes too late for the call, and says that the script is
+    unknown.
+    """
 
     def __init__(self, text: bytes, *, must_arrive: bool = False) -> None:
         sha = hashlib.sha1(text, usedforsecurity=False).hexdigest().encode()
@@ -46,11 +45,6 @@ class Command(NamedTuple):
     size: int
     arguments: bytes
 
-    @property
-    def must_arrive(self) -> bool:
-        """See `Request.must_arrive`."""
-        return self.script.must_arrive
-
     def packed(self, *, by_text: bool = False) -> bytes:
         """See `Request.packed`."""
         return b"*%d\r\n%b%b" % (self.size, self.script.by_text if by_text else self.script.by_sha, self.arguments)
@@ -60,7 +54,6 @@ class Plain(NamedTuple):
     """A command of the server's own."""
 
     request: bytes
-    must_arrive: bool = False
 
     def packed(self, *, by_text: bool = False) -> bytes:  # the same in either form
         """See `Request.packed`."""

@@ -6,7 +6,7 @@ import ipaddress
 import socket
 import threading
 
-from .forks import forget_in_children
+from ..locks.forks import forget_in_children
 
 
 class _Lookup:
@@ -24,7 +24,7 @@ class _Lookup:
         try:
             entries = socket.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
             self.found = list(dict.fromkeys(str(entry[4][0]) for entry in entries))
-        except Exception as error:  # a malformed name raises UnicodeError, which is no OSError
+        except Exception as error:  # noqa: BLE001  # a malformed name raises UnicodeError, which is no OSError
             self.error = error
         finally:
             self._resolver.ended(self._host, self._port)

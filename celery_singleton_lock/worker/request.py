@@ -26,8 +26,10 @@ CHILD_EXIT_TIMEOUT = 1.0
 
 
 class LockedRequest(Request):  # type: ignore[misc]  # Celery has no types
-    """Keeps the message's content type, which Celery does not hand on to the task: a wait must send it again as it
-    was serialised."""
+    """Keeps the message's content type, which Celery does not hand on to the task.
+
+    A wait must send the message again as it was serialised.
+    """
 
     def __init__(self, message: Any, *args: Any, **kwargs: Any) -> None:
         if message.properties is not None:
@@ -90,7 +92,8 @@ def free_killed(request: Request) -> None:
     locked: LockedTask = type(task).singleton_lock_task()
     if pid is None or not locked.settings.free_killed or not locked.options.enabled:
         return
-    identity = locked.identify(locked.arguments(task, request.args, request.kwargs), Message.read(request._context))
+    message = Message.read(request._context)  # noqa: SLF001  # what the child saw of it
+    identity = locked.identify(locked.arguments(task, request.args, request.kwargs), message)
     gone = _wait_until_gone(pid)  # before the look at the lock: a child that lives may take it yet
     found = names(locked.store.prefix, identity.key)
     taken = locked.store.peek(found)

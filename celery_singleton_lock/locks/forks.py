@@ -1,4 +1,4 @@
-"""What a forked child must leave alone: connections of its parent's, and locks of threads that it has not."""
+"""What a forked child must leave alone: its parent's leases and connections, and locks of threads that it has not."""
 
 from __future__ import annotations
 
