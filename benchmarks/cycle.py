@@ -20,8 +20,9 @@ import click
 import redis
 
 from celery_singleton_lock import open_store
+from celery_singleton_lock.locks.answers import Granted, Holder
 from celery_singleton_lock.locks.guard import Guard
-from celery_singleton_lock.locks.protocol import Granted, Holder, RecordWrite, Store
+from celery_singleton_lock.locks.protocol import RecordWrite, Store
 from tests.support.servers import Server, redis_binary, valkey_binary
 
 BASELINE = "two plain calls"

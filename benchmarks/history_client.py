@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from celery_singleton_lock import StoreUnavailable, open_store
+from celery_singleton_lock.locks.answers import Answer, Granted, Taken
 from celery_singleton_lock.locks.clock import now
 from celery_singleton_lock.locks.guard import Guard
 from celery_singleton_lock.locks.lease import Lease
-from celery_singleton_lock.locks.protocol import AcquireRequest, Answer, Granted, Store, Taken
+from celery_singleton_lock.locks.protocol import AcquireRequest, Store
 from celery_singleton_lock.stores.quorum import QuorumStore
 
 TABLES = """

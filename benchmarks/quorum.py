@@ -26,8 +26,9 @@ import redis
 
 from celery_singleton_lock import open_store
 from celery_singleton_lock.keys.names import names
+from celery_singleton_lock.locks.answers import Granted, Holder
 from celery_singleton_lock.locks.guard import Guard
-from celery_singleton_lock.locks.protocol import AcquireRequest, Granted, HeldLock, Holder, RecordWrite
+from celery_singleton_lock.locks.protocol import AcquireRequest, HeldLock, RecordWrite
 from celery_singleton_lock.stores import scripts as commands
 from celery_singleton_lock.stores.quorum import QuorumStore
 from tests.support.servers import Server, valkey_binary

@@ -7,6 +7,9 @@ from typing import NamedTuple
 
 from ..errors import LockConfigError, LockKeyError
 
+#: What ``singleton_lock_prefix`` is by default.
+DEFAULT_PREFIX = "singleton-lock"
+
 LAYOUT = 1
 """The version of the key layout, part of every name in the store."""
 

@@ -18,11 +18,9 @@ class KeySpec(Protocol):
 
     def check(self, signature: inspect.Signature) -> None:
         """Raise `LockConfigError` where the key needs an argument that a task of this signature does not have."""
-        ...
 
     def build(self, arguments: Mapping[str, Any]) -> str:
         """The resource of a call with these bound arguments; `LockKeyError` where one has no stable form."""
-        ...
 
 
 def compile_key(spec: object, task_name: str = "", option: str = "key") -> KeySpec:

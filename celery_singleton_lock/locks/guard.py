@@ -12,22 +12,12 @@ from functools import partial
 
 from ..errors import StoreUnavailable
 from ..keys.names import names
+from .answers import Answer, Granted, Holder, Recorded, SplitVote, Taken
 from .clock import Clock, now
 from .lease import Lease
-from .protocol import (
-    AcquireRequest,
-    Answer,
-    Granted,
-    HeldLock,
-    Holder,
-    Recorded,
-    RecordWrite,
-    SplitVote,
-    Store,
-    Taken,
-    call_timeout,
-)
+from .protocol import AcquireRequest, HeldLock, RecordWrite, Store
 from .renewal import Renewer, default_renewer
+from .terms import call_timeout
 
 #: Seconds between two looks at a taken lock: the first, and the most.
 POLL_FIRST = 0.005

@@ -9,12 +9,12 @@ from types import TracebackType
 
 from ..errors import LockConfigError, LockTaken, StoreUnavailable
 from ..keys.names import key_id, names
-from ..values import seconds
+from .answers import Granted, Taken
 from .clock import now
 from .guard import Guard
 from .lease import Lease
-from .protocol import Granted, Store, Taken
-from .terms import TERM_CHECKS, LeaseTerms, ttl_seconds
+from .protocol import Store
+from .terms import TERM_CHECKS, LeaseTerms, seconds, ttl_seconds
 
 logger = logging.getLogger(__name__)
 

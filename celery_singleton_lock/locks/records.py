@@ -8,7 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from .protocol import Recorded, RecordWrite
+from .answers import Recorded
+from .protocol import RecordWrite
 
 VERSION = 1
 """The version of the form that `encode` writes and `decode` knows."""

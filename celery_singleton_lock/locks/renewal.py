@@ -12,7 +12,8 @@ from ..errors import StoreUnavailable
 from .clock import Clock, now
 from .forks import forget_in_children
 from .lease import Lease
-from .protocol import HeldLock, Store, call_timeout
+from .protocol import HeldLock, Store
+from .terms import call_timeout
 
 logger = logging.getLogger(__name__)
 

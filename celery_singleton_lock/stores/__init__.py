@@ -6,10 +6,10 @@ import logging
 from collections.abc import Sequence
 
 from ..errors import LockConfigError
-from ..keys.names import check_prefix
-from ..locks.protocol import DEFAULT_PREFIX, DEFAULT_TIMEOUT, Store
+from ..keys.names import DEFAULT_PREFIX, check_prefix
+from ..locks.protocol import Store
+from ..locks.terms import DEFAULT_TIMEOUT, count, seconds
 from ..transport.urls import SCHEMES, HostPort, Url, read, redact, scheme_of
-from ..values import count, seconds
 
 __all__ = ["open_store"]
 
@@ -17,11 +17,7 @@ logger = logging.getLogger(__name__)
 
 
 def open_store(
-    url: str | Sequence[str],
-    *,
-    prefix: str = DEFAULT_PREFIX,
-    timeout: float = DEFAULT_TIMEOUT,
-    min_replicas: int = 0,
+    url: str | Sequence[str], *, prefix: str = DEFAULT_PREFIX, timeout: float = DEFAULT_TIMEOUT, min_replicas: int = 0
 ) -> Store:
     """The store behind ``url``; nothing is connected yet.
 

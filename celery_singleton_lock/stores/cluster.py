@@ -136,16 +136,11 @@ class Cluster:
             node.close()
 
     def _links_to(self, where: HostPort) -> Links:
-        links = self._links.get(where)
-        if links is None:
-            links = self._links.setdefault(where, Links(self._seeds[0].at(*where)))
-        return links
+        return self._links.get(where) or self._links.setdefault(where, Links(self._seeds[0].at(*where)))
 
     def _node(self, where: HostPort) -> Node:
-        node = self._nodes.get(where)
-        if node is None:
-            node = self._nodes.setdefault(where, Node(self._seeds[0].at(*where), self._timeout, SCRIPTS))
-        return node
+        address = self._seeds[0].at(*where)
+        return self._nodes.get(where) or self._nodes.setdefault(where, Node(address, self._timeout, SCRIPTS))
 
     def _new_owner(self, where: HostPort, slot: int, end: float) -> HostPort | None:
         """Who has the slot now that ``where`` does not answer; None where nobody else has."""

@@ -8,23 +8,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Generic, TypeVar
 
-from ..keys.names import Names
+from ..keys.names import DEFAULT_PREFIX, Names
+from ..locks.answers import Answer, Granted, Holder, Recorded, Taken
 from ..locks.clock import Clock, now
-from ..locks.protocol import (
-    DEFAULT_PREFIX,
-    DEFAULT_TIMEOUT,
-    FENCE_TTL,
-    AcquireRequest,
-    Answer,
-    Granted,
-    HeldLock,
-    Holder,
-    Recorded,
-    RecordWrite,
-    ServerState,
-    Taken,
-    tombstone_ttl,
-)
+from ..locks.protocol import AcquireRequest, HeldLock, RecordWrite, ServerState
+from ..locks.terms import DEFAULT_TIMEOUT, FENCE_TTL, tombstone_ttl
 
 V = TypeVar("V")
 

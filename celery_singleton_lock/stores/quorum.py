@@ -9,24 +9,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 
 from redis.exceptions import RedisError
 
 from ..errors import StoreUnavailable
 from ..keys.names import Names
+from ..locks.answers import Answer, Granted, Recorded, SplitVote, Taken
 from ..locks.clock import now
-from ..locks.protocol import (
-    AcquireRequest,
-    Answer,
-    Granted,
-    HeldLock,
-    Recorded,
-    RecordWrite,
-    ServerState,
-    SplitVote,
-    Taken,
-    call_timeout,
-)
+from ..locks.protocol import AcquireRequest, HeldLock, RecordWrite, ServerState
+from ..locks.terms import call_timeout
 from ..transport.address import Address
 from ..transport.errors import to_store_unavailable
 from ..transport.fanout import FanOut
@@ -38,17 +30,17 @@ from .inspect import check_different, look
 from .votes import Tally, Votes
 
 
+@dataclass
 class _Ballot:
     """One token's try for one lock. ``silent``: what to say of the servers that have not answered."""
 
-    def __init__(self, request: AcquireRequest, start: float, end: float, fence: int) -> None:
-        self.request = request
-        self.start = start
-        self.end = end
-        self.fence = fence
-        self.doubtful = False  # a request may still be carried out, on a connection that is gone
-        self.asked: set[int] = set()
-        self.silent: Callable[[], list[StoreUnavailable]] = list
+    request: AcquireRequest
+    start: float
+    end: float
+    fence: int
+    doubtful: bool = False  # a request may still be carried out, on a connection that is gone
+    asked: set[int] = field(default_factory=set)
+    silent: Callable[[], list[StoreUnavailable]] = list
 
     def lock(self) -> HeldLock:
         """What has to be undone."""

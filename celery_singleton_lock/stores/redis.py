@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Protocol
 
 from redis.exceptions import RedisError
 
 from ..errors import StoreUnavailable
 from ..keys.names import Names
-from ..locks.protocol import AcquireRequest, Answer, Granted, HeldLock, RecordWrite, ServerState, Taken, call_timeout
+from ..locks.answers import Answer, Granted, Taken
+from ..locks.protocol import AcquireRequest, HeldLock, RecordWrite, ServerState
+from ..locks.terms import call_timeout
 from ..transport.address import Address
 from ..transport.connection import Exchange, FollowUp, Links, Replies
 from ..transport.errors import to_store_unavailable
@@ -30,19 +33,15 @@ class Route(Protocol):
 
     def call(self, exchange: Exchange, seconds: float) -> Replies:
         """See `Links.call`."""
-        ...
 
     def call_all(self, commands: Sequence[tuple[str, Request]], seconds: float) -> list[Any]:
         """See `Links.call_all`."""
-        ...
 
     def servers(self, seconds: float) -> list[Address]:
         """See `Links.servers`."""
-        ...
 
     def close(self) -> None:
         """See `Links.close`."""
-        ...
 
 
 class RedisStore:
@@ -75,13 +74,9 @@ class RedisStore:
         """See `Store.acquire`. With ``min_replicas`` a grant costs a second round trip, and the replicas' own."""
         lock = HeldLock(request.names, request.token, 0, request.ttl)
         bound = request.timeout if request.timeout is not None else call_timeout(self.timeout, request.ttl)
+        undo = partial(scripts.release, lock, unanswered=True)
         follow_up = self._wait_for_replicas(lock) if self._min_replicas else None
-        exchange = Exchange(
-            request.names.bucket,
-            [scripts.acquire(request)],
-            lambda: scripts.release(lock, unanswered=True),
-            follow_up,
-        )
+        exchange = Exchange(request.names.bucket, [scripts.acquire(request)], undo, follow_up)
         replies = self.route.call(exchange, bound)
         answer = scripts.answer(replies.values[0])
         assert answer is not None

@@ -14,17 +14,9 @@ from redis.exceptions import RedisError
 
 from ..errors import StoreUnavailable
 from ..keys.names import Names
-from ..locks.protocol import (
-    FENCE_TTL,
-    AcquireRequest,
-    Granted,
-    HeldLock,
-    Holder,
-    Recorded,
-    RecordWrite,
-    Taken,
-    tombstone_ttl,
-)
+from ..locks.answers import Granted, Holder, Recorded, Taken
+from ..locks.protocol import AcquireRequest, HeldLock, RecordWrite
+from ..locks.terms import FENCE_TTL, tombstone_ttl
 from ..transport.errors import to_store_unavailable
 from ..transport.requests import Command, Script
 

@@ -7,7 +7,7 @@ from collections import Counter
 from redis.exceptions import RedisError
 
 from ..errors import StoreUnavailable
-from ..locks.protocol import Granted, Recorded, Taken
+from ..locks.answers import Granted, Recorded, Taken
 from ..transport.errors import to_store_unavailable
 from ..transport.requests import Reply
 from . import scripts

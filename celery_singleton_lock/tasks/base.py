@@ -9,17 +9,8 @@ from typing import Any
 
 from celery import Celery, Task
 
-from .locked_task import (
-    ATTRIBUTE_PREFIX,
-    RESERVES_PREFIX,
-    LockedTask,
-    attribute_options,
-    decorator_options,
-    forget_locked_task,
-    is_locked,
-    locked_task_of,
-)
-from .options import NAMES
+from .locked_task import LockedTask, decorator_options, forget_locked_task, is_locked, locked_task_of
+from .options import ATTRIBUTE_PREFIX, NAMES, RESERVES_PREFIX, attribute_options
 from .run import run_alone
 from .settings import LockSettings
 

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ..locks.protocol import Taken
+from ..locks.answers import Taken
 from .options import LockOptions
 
 #: Seconds after the end of a lease that its waiter looks again.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import warnings
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any
@@ -23,34 +22,10 @@ from ..locks.protocol import Store
 from ..locks.records import CallIdentity, RecordPolicy
 from .function import check_is_plain, signature_of, validation_of
 from .message import Message
-from .options import NAMES, OTHER_PLUGINS_OPTIONS, LockOptions, check_contradictions, check_options, combine
+from .options import READ_ATTRIBUTES, RESERVES_PREFIX, LockOptions, attribute_options, check_contradictions, combine
 from .settings import LockSettings, settings_of
 
-ATTRIBUTE_PREFIX = "lock_"
-#: An attribute of the classes on which every name that begins with ``lock_`` is an option.
-RESERVES_PREFIX = "_singleton_lock_reserves_prefix"
-#: The attributes that ask for a lock.
-LOCK_ATTRIBUTES = {ATTRIBUTE_PREFIX + name for name in NAMES}
-#: celery-singleton's own attribute.
-_MISNAMED = {ATTRIBUTE_PREFIX + "expiry"}
 _LEAST_DELIVERY_TTL = 2 * 3600.0
-
-
-def attribute_options(namespace: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """The checked ``lock_*`` options of a class body or of annotations. Raises `LockConfigError`."""
-    given = {
-        name[len(ATTRIBUTE_PREFIX) :]: value for name, value in namespace.items() if name.startswith(ATTRIBUTE_PREFIX)
-    }
-    for name in _MISNAMED & namespace.keys():
-        short = name[len(ATTRIBUTE_PREFIX) :]
-        warnings.warn(
-            f"{where}: {name} has no effect; set {ATTRIBUTE_PREFIX}{OTHER_PLUGINS_OPTIONS[short]}", stacklevel=4
-        )
-        del given[short]
-    try:
-        return check_options(given, spelt=lambda name: ATTRIBUTE_PREFIX + name)
-    except LockConfigError as error:
-        raise LockConfigError(f"{where}: {error}") from None
 
 
 class LockedTask:
@@ -61,13 +36,13 @@ class LockedTask:
     ) -> None:
         self.name: str = task.name
         self.settings = settings or settings_of(app)
+        bases: list[Mapping[str, Any]] = [vars(base) for base in reversed(task.__mro__)]
+        if not getattr(task, RESERVES_PREFIX, False):
+            # A stranger's class may have an attribute of its own that begins with lock_.
+            bases = [{name: base[name] for name in READ_ATTRIBUTES & base.keys()} for base in bases]
         attributes: dict[str, Any] = {}
-        reserved = getattr(task, RESERVES_PREFIX, False)
-        for base in reversed(task.__mro__):
-            namespace: Mapping[str, Any] = vars(base)
-            if not reserved:  # a stranger's class may have an attribute of its own that begins with lock_
-                namespace = {name: namespace[name] for name in (LOCK_ATTRIBUTES | _MISNAMED) & namespace.keys()}
-            attributes.update(attribute_options(namespace, f"task {self.name}"))
+        for base in bases:
+            attributes.update(attribute_options(base, f"task {self.name}"))
         annotated: dict[str, Any] = {}
         for layer in resolve_all(app.annotations, task):
             annotated.update(attribute_options(layer, f"task_annotations of {self.name}"))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from celery import Signature, Task
-from celery.exceptions import Ignore, Reject, SoftTimeLimitExceeded
+from celery.exceptions import Reject, SoftTimeLimitExceeded
 from kombu.exceptions import EncodeError
 from kombu.serialization import registry
 
@@ -178,11 +178,6 @@ def _is_entered(request: Any) -> bool:
     if entered is None:
         return False
     return entered is request or (request.delivery_info is not None and request.delivery_info is entered.delivery_info)
-
-
-def end_silently(why: str) -> Ignore:
-    """The exception that ends a delivery and leaves the stored result to the message that carries the id now."""
-    return Ignore(why)
 
 
 def _idempotency_key(value: Any) -> str | None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import difflib
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from ..errors import LockConfigError
-from ..locks.terms import TERM_CHECKS, LeaseTerms
-from ..values import Check, as_it_is, count, flag, one_of, optional, positive_seconds, seconds
+from ..locks import terms
 
 
 class _DefaultResult:
@@ -23,7 +23,7 @@ DEFAULT_RESULT = _DefaultResult()
 
 
 @dataclass(frozen=True, slots=True)
-class LockOptions(LeaseTerms):
+class LockOptions(terms.LeaseTerms):
     """What one task asks for. Durations are float seconds; the meaning of each stands in docs/options.md."""
 
     key: Any = None
@@ -46,6 +46,14 @@ class LockOptions(LeaseTerms):
 DEFAULTS = LockOptions()
 NAMES = tuple(field.name for field in fields(LockOptions))
 
+ATTRIBUTE_PREFIX = "lock_"
+#: An attribute of the classes on which every name that begins with ``lock_`` is an option.
+RESERVES_PREFIX = "_singleton_lock_reserves_prefix"
+#: The attributes that ask for a lock.
+LOCK_ATTRIBUTES = {ATTRIBUTE_PREFIX + name for name in NAMES}
+#: An attribute of celery-singleton that has no effect here.
+_MISNAMED = ATTRIBUTE_PREFIX + "expiry"
+READ_ATTRIBUTES = LOCK_ATTRIBUTES | {_MISNAMED}
 #: What is to come, by option: the whole option where there are no values.
 _LATER: dict[str, tuple[str, ...]] = {"limit": (), "on_conflict": ("queue",)}
 
@@ -54,26 +62,28 @@ OTHER_PLUGINS_OPTIONS = {"expiry": "ttl", "lock_expiry": "ttl", "timeout": "ttl"
 
 
 def _backoff(name: str, value: Any) -> float:
-    return 1.0 if value is True else positive_seconds(name, value)  # True means one second, as in Celery's own option
+    return (
+        1.0 if value is True else terms.positive_seconds(name, value)
+    )  # True means one second, as in Celery's own option
 
 
-_CHECKS: dict[str, Check] = {
-    **TERM_CHECKS,
-    "key": as_it_is,
-    "on_conflict": one_of("retry", "skip", "wait", "raise"),
+_CHECKS: dict[str, terms.Check] = {
+    **terms.TERM_CHECKS,
+    "key": terms.as_it_is,
+    "on_conflict": terms.one_of("retry", "skip", "wait", "raise"),
     "retry_backoff": _backoff,
-    "retry_backoff_max": positive_seconds,
-    "retry_jitter": flag,
-    "retry_limit": optional(count),
-    "retry_timeout": optional(seconds),
-    "wait_timeout": seconds,
-    "skip_result": as_it_is,
-    "idempotency_key": as_it_is,
-    "idempotency_ttl": optional(positive_seconds),
-    "idempotency_max_bytes": count,
-    "on_unavailable": one_of("retry", "raise", "run"),
-    "on_lost": one_of("warn", "abort"),
-    "enabled": flag,
+    "retry_backoff_max": terms.positive_seconds,
+    "retry_jitter": terms.flag,
+    "retry_limit": terms.optional(terms.count),
+    "retry_timeout": terms.optional(terms.seconds),
+    "wait_timeout": terms.seconds,
+    "skip_result": terms.as_it_is,
+    "idempotency_key": terms.as_it_is,
+    "idempotency_ttl": terms.optional(terms.positive_seconds),
+    "idempotency_max_bytes": terms.count,
+    "on_unavailable": terms.one_of("retry", "raise", "run"),
+    "on_lost": terms.one_of("warn", "abort"),
+    "enabled": terms.flag,
 }
 
 
@@ -107,6 +117,18 @@ def unknown(name: str, known: Iterable[str], better: str | None = None) -> LockC
     close = [better] if better else difflib.get_close_matches(name, known, n=1)
     hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(known)}"
     return LockConfigError(f"unknown option {name!r}; {hint}")
+
+
+def attribute_options(namespace: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """The checked ``lock_*`` options of a class body or of annotations. Raises `LockConfigError`."""
+    cut = len(ATTRIBUTE_PREFIX)
+    given = {name[cut:]: value for name, value in namespace.items() if name.startswith(ATTRIBUTE_PREFIX)}
+    if given.pop("expiry", None) is not None:
+        warnings.warn(f"{where}: {_MISNAMED} has no effect; set {ATTRIBUTE_PREFIX}ttl", stacklevel=4)
+    try:
+        return check_options(given, spelt=lambda name: ATTRIBUTE_PREFIX + name)
+    except LockConfigError as error:
+        raise LockConfigError(f"{where}: {error}") from None
 
 
 def combine(*layers: Mapping[str, Any]) -> LockOptions:

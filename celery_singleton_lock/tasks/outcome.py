@@ -10,17 +10,16 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from celery.exceptions import Retry
+from celery.exceptions import Ignore, Retry
 
 from .. import signals
 from ..errors import IdempotencyMismatch, LockTaken, SingletonLockError, StoreUnavailable
 from ..locks import records
+from ..locks.answers import Recorded, Taken
 from ..locks.lease import NoLease, lease_scope
-from ..locks.protocol import Recorded, Taken
 from . import chords
 from .conflict import GiveUp, RunUnlocked, SendAgain, Skip, Waiter, backoff, on_taken, on_unavailable, same_lineage
 from .locked_task import Call
-from .message import end_silently
 from .options import DEFAULT_RESULT
 
 logger = logging.getLogger(__name__)
@@ -35,7 +34,7 @@ def replay(call: Call, answer: Recorded, waited_here: float) -> Any:
         return unavailable(call, StoreUnavailable(reason, contended=True), waited_here)
     if record.state == "retried":
         logger.info("%s: an older delivery, its retry was sent already; it ends here", call)
-        raise end_silently("superseded by its own retry")
+        raise Ignore("superseded by its own retry")  # the newer message carries the id, and will store the result
     if call.identity.fingerprint != record.fingerprint:
         raise IdempotencyMismatch(call.key_id, record.task_id)
     if record.task_id == call.message.task_id and _is_about_to_be_counted(call, answer):
@@ -101,16 +100,8 @@ def unavailable(call: Call, error: StoreUnavailable, waited_here: float) -> Any:
 
 def _waiter(call: Call, waited_here: float) -> Waiter:
     message = call.message
-    waited = message.waited + waited_here
-    return Waiter(
-        message.in_worker,
-        message.begun,
-        message.task_id,
-        message.parent_id,
-        message.waits,
-        waited,
-        call.locked.max_delay,
-    )
+    who = message.in_worker, message.begun, message.task_id, message.parent_id
+    return Waiter(*who, message.waits, message.waited + waited_here, call.locked.max_delay)
 
 
 def _send_again(call: Call, decision: SendAgain, reason: SingletonLockError, begun: bool, holder: str | None) -> Any:
@@ -118,7 +109,7 @@ def _send_again(call: Call, decision: SendAgain, reason: SingletonLockError, beg
     call.message.publish(signature, call.task, reason)
     call.send(signals.lock_waiting, holder=holder, countdown=decision.countdown, waits=call.message.waits + 1)
     if decision.quietly:
-        return end_silently("waiting for its own other delivery")
+        return Ignore("waiting for its own other delivery")  # which will store the result
     return Retry(exc=reason, when=decision.countdown, sig=signature)
 
 

@@ -14,10 +14,11 @@ from celery.exceptions import Retry, SoftTimeLimitExceeded
 from .. import signals
 from ..errors import LeaseLost, SingletonLockError, StoreUnavailable
 from ..locks import records
+from ..locks.answers import Granted, Holder, Recorded, Taken
 from ..locks.clock import now
 from ..locks.guard import Guard
 from ..locks.lease import Lease, is_covered, lease_scope
-from ..locks.protocol import Granted, Holder, Recorded, RecordWrite, Taken
+from ..locks.protocol import RecordWrite
 from . import abort, outcome
 from .locked_task import Call
 from .message import request_scope
@@ -38,16 +39,14 @@ class Run:
         self._ended = self._retried = False
         self._abort: abort.Body | None = None
         options, message = call.options, call.message
-        host = getattr(message.request, "hostname", None)
+        host = getattr(message.request, "hostname", None) or socket.gethostname()
         self.guard = Guard(
             call.locked.store,
             call.identity.key,
             ttl=options.ttl,
             at_least=options.at_least,
             max_hold=options.max_hold,
-            holder=Holder(
-                message.task_id, call.task.name, host if isinstance(host, str) else socket.gethostname(), os.getpid()
-            ),
+            holder=Holder(message.task_id, call.task.name, host, os.getpid()),
             record_id=call.identity.record_id,
             attempt=call.identity.attempt,
             on_lost=self._lost,

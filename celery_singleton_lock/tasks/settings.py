@@ -15,10 +15,11 @@ from celery.local import Proxy
 from kombu.serialization import dumps, loads, prepare_accept_content
 
 from ..errors import LockConfigError
-from ..locks.protocol import DEFAULT_PREFIX, DEFAULT_TIMEOUT, Store
+from ..keys.names import DEFAULT_PREFIX
+from ..locks.protocol import Store
 from ..locks.records import Encoded
+from ..locks.terms import DEFAULT_TIMEOUT, flag, seconds
 from ..stores import open_store
-from ..values import flag, seconds
 from .broker_url import is_lock_server, lock_url
 from .options import NAMES, OTHER_PLUGINS_OPTIONS, check_options, unknown
 

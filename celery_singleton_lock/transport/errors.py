@@ -5,38 +5,24 @@ from __future__ import annotations
 import re
 import ssl
 
-from redis.exceptions import (
-    AskError,
-    AuthenticationError,
-    AuthorizationError,
-    BusyLoadingError,
-    ClusterDownError,
-    MasterDownError,
-    MovedError,
-    NoPermissionError,
-    OutOfMemoryError,
-    ReadOnlyError,
-    RedisError,
-    ResponseError,
-    TryAgainError,
-)
+from redis import exceptions
 
 from ..errors import StoreUnavailable
 
 #: Replies that redis-py counts as errors of the connection.
-NOT_CARRIED_OUT = (BusyLoadingError, AuthenticationError, AuthorizationError)
+NOT_CARRIED_OUT = (exceptions.BusyLoadingError, exceptions.AuthenticationError, exceptions.AuthorizationError)
 
-_CODES: dict[type[RedisError], str] = {
-    MovedError: "MOVED",
-    AskError: "ASK",
-    TryAgainError: "TRYAGAIN",
-    MasterDownError: "MASTERDOWN",
-    ClusterDownError: "CLUSTERDOWN",
-    ReadOnlyError: "READONLY",
-    OutOfMemoryError: "OOM",
-    BusyLoadingError: "LOADING",
-    NoPermissionError: "NOPERM",
-    AuthenticationError: "WRONGPASS",
+_CODES: dict[type[exceptions.RedisError], str] = {
+    exceptions.MovedError: "MOVED",
+    exceptions.AskError: "ASK",
+    exceptions.TryAgainError: "TRYAGAIN",
+    exceptions.MasterDownError: "MASTERDOWN",
+    exceptions.ClusterDownError: "CLUSTERDOWN",
+    exceptions.ReadOnlyError: "READONLY",
+    exceptions.OutOfMemoryError: "OOM",
+    exceptions.BusyLoadingError: "LOADING",
+    exceptions.NoPermissionError: "NOPERM",
+    exceptions.AuthenticationError: "WRONGPASS",
 }
 #: Inside of a script Redis 6.2 hides the code in its own error's text, and Redis 7 what an ACL refused.
 _HIDDEN = re.compile(
@@ -48,13 +34,13 @@ _PLAIN = re.compile(r"[A-Z]{3,} ")
 _CERTIFICATE = re.compile(r"CERTIFICATE|UNKNOWN_CA")
 
 
-def code(error: RedisError) -> str:
+def code(error: exceptions.RedisError) -> str:
     """The server's word for it, such as READONLY; "" where no server said anything."""
     text = str(error)
     found = _CODES.get(type(error), "")
     if (found == "WRONGPASS" and text.startswith("Authentication required")) or "unauthenticated" in text:
         return "NOAUTH"  # a long request of nobody is called a protocol error
-    if not found and isinstance(error, ResponseError):
+    if not found and isinstance(error, exceptions.ResponseError):
         hidden = _HIDDEN.search(text)
         if hidden:
             return hidden[1] or "NOPERM"
@@ -64,9 +50,9 @@ def code(error: RedisError) -> str:
 
 def is_denied(error: BaseException) -> bool:
     """Whether the server turned us down, or we do not trust it: no policy may treat that as "run without a lock"."""
-    if isinstance(error, (AuthenticationError, AuthorizationError)):
+    if isinstance(error, (exceptions.AuthenticationError, exceptions.AuthorizationError)):
         return True
-    if isinstance(error, RedisError) and code(error) in ("NOAUTH", "NOPERM", "DENIED"):
+    if isinstance(error, exceptions.RedisError) and code(error) in ("NOAUTH", "NOPERM", "DENIED"):
         return True
     cause: BaseException | None = error
     while cause is not None:
@@ -78,10 +64,10 @@ def is_denied(error: BaseException) -> bool:
 
 def is_not_master(reply: object) -> bool:
     """Whether the reply says that this server is not the master, or no longer. Nothing was carried out."""
-    return isinstance(reply, RedisError) and code(reply) in ("READONLY", "MASTERDOWN")
+    return isinstance(reply, exceptions.RedisError) and code(reply) in ("READONLY", "MASTERDOWN")
 
 
-def to_store_unavailable(error: RedisError) -> StoreUnavailable:
+def to_store_unavailable(error: exceptions.RedisError) -> StoreUnavailable:
     """The `StoreUnavailable` for a driver's error: its first word, or its type, and what the server said."""
     text = _WHERE.sub("", str(error).partition(", with args")[0])  # a server may repeat arguments there
     word = code(error)

@@ -17,7 +17,6 @@ class Request(Protocol):
 
     def packed(self, *, by_text: bool = False) -> bytes:
         """The request's bytes. ``by_text``: the server does not know the script yet."""
-        ...
 
 
 class Script:
@@ -55,7 +54,7 @@ class Plain(NamedTuple):
 
     request: bytes
 
-    def packed(self, *, by_text: bool = False) -> bytes:  # the same in either form
+    def packed(self, *, by_text: bool = False) -> bytes:  # noqa: ARG002  # the same in either form
         """See `Request.packed`."""
         return self.request
 

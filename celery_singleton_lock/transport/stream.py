@@ -5,28 +5,19 @@ from __future__ import annotations
 import ssl
 from typing import Any
 
-from redis.exceptions import (
-    AskError,
-    AuthenticationError,
-    MovedError,
-    NoPermissionError,
-    NoScriptError,
-    RedisError,
-    ResponseError,
-)
-from redis.exceptions import ConnectionError as RedisConnectionError
+from redis import exceptions
 
 from .connection import Link
 
 _CHUNK = 8192  # a reply is some hundred bytes; the system's call sets the whole of it aside
 _NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
-_ERRORS: dict[str, type[RedisError]] = {
-    "NOSCRIPT": NoScriptError,
-    "NOPERM": NoPermissionError,
-    "NOAUTH": AuthenticationError,
-    "WRONGPASS": AuthenticationError,
+_ERRORS: dict[str, type[exceptions.RedisError]] = {
+    "NOSCRIPT": exceptions.NoScriptError,
+    "NOPERM": exceptions.NoPermissionError,
+    "NOAUTH": exceptions.AuthenticationError,
+    "WRONGPASS": exceptions.AuthenticationError,
 }
-_REDIRECTS: dict[str, type[AskError]] = {"MOVED": MovedError, "ASK": AskError}
+_REDIRECTS: dict[str, type[exceptions.AskError]] = {"MOVED": exceptions.MovedError, "ASK": exceptions.AskError}
 
 
 class Incomplete(Exception):
@@ -58,14 +49,14 @@ def parse(data: bytes, at: int = 0) -> tuple[Any, int]:
         return line, after
     if kind == 45:  # -
         return _error(line.decode(errors="replace")), after
-    raise RedisConnectionError("the server does not speak Redis's protocol")
+    raise exceptions.ConnectionError("the server does not speak Redis's protocol")
 
 
-def _error(text: str) -> RedisError:
+def _error(text: str) -> exceptions.RedisError:
     word, _, rest = text.partition(" ")
     if word in _REDIRECTS:
         return _REDIRECTS[word](rest)
-    return _ERRORS.get(word, ResponseError)(text)
+    return _ERRORS.get(word, exceptions.ResponseError)(text)
 
 
 class Stream:
@@ -111,7 +102,7 @@ class Stream:
         except _NOT_NOW:
             sent = 0
         except OSError as error:
-            raise RedisConnectionError(str(error)) from error
+            raise exceptions.ConnectionError(str(error)) from error
         self._unsent = self._unsent[sent:]
         self._torn = False
 
@@ -123,14 +114,14 @@ class Stream:
             while True:
                 more = self._socket.recv(_CHUNK)
                 if not more:
-                    raise RedisConnectionError("the server closed the connection")
+                    raise exceptions.ConnectionError("the server closed the connection")
                 data = data + more if data else more
                 if not self._encrypted:  # a secured socket may hold more than the system says
                     break
         except _NOT_NOW:
             pass
         except OSError as error:
-            raise RedisConnectionError(str(error)) from error
+            raise exceptions.ConnectionError(str(error)) from error
         at = 0
         try:
             while self.owed and at < len(data):

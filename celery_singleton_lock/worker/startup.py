@@ -10,7 +10,8 @@ from kombu.utils.imports import symbol_by_name
 
 from ..errors import LockConfigError
 from ..tasks import abort
-from ..tasks.locked_task import LOCK_ATTRIBUTES, is_locked
+from ..tasks.locked_task import is_locked
+from ..tasks.options import LOCK_ATTRIBUTES
 from ..tasks.settings import settings_of
 from . import checks
 from .request import LockedRequest, PreforkRequest

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from celery_singleton_lock.keys.names import Names, names
-from celery_singleton_lock.locks.protocol import AcquireRequest, Answer, Granted, HeldLock, Holder, RecordWrite, Store
+from celery_singleton_lock.locks.answers import Answer, Granted, Holder
+from celery_singleton_lock.locks.protocol import AcquireRequest, HeldLock, RecordWrite, Store
 
 TTL = 30.0
 #: No answer of these tests takes so long that a remaining time would be wrong by more, in seconds.

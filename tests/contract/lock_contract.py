@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from celery_singleton_lock.locks.protocol import FENCE_TTL, Granted, Holder, Store, Taken
+from celery_singleton_lock.locks.answers import Granted, Holder, Taken
+from celery_singleton_lock.locks.protocol import Store
+from celery_singleton_lock.locks.terms import FENCE_TTL
 
 from .client import ANNA, BERT, RECORD, TTL, BackDoor, Client, about, all_at_once
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from celery_singleton_lock.locks.protocol import Granted, Holder, Recorded, Store, Taken
+from celery_singleton_lock.locks.answers import Granted, Holder, Recorded, Taken
+from celery_singleton_lock.locks.protocol import Store
 
 from .client import ANNA, BODY, RECORD, BackDoor, Client, about
 

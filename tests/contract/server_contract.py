@@ -11,7 +11,8 @@ import redis
 
 from celery_singleton_lock import StoreUnavailable, open_store
 from celery_singleton_lock.keys.names import names
-from celery_singleton_lock.locks.protocol import Holder, Recorded, Store, Taken
+from celery_singleton_lock.locks.answers import Holder, Recorded, Taken
+from celery_singleton_lock.locks.protocol import Store
 from celery_singleton_lock.stores.scripts import encode_holder
 
 from ..support.servers import Server

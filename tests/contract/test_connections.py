@@ -8,7 +8,7 @@ import threading
 from pathlib import Path
 
 from celery_singleton_lock import open_store
-from celery_singleton_lock.locks.protocol import Holder
+from celery_singleton_lock.locks.answers import Holder
 
 from ..support.servers import Server
 from .client import Client

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from celery_singleton_lock import StoreUnavailable, open_store
-from celery_singleton_lock.locks.protocol import Granted, Store
+from celery_singleton_lock.locks.answers import Granted
+from celery_singleton_lock.locks.protocol import Store
 from celery_singleton_lock.stores.redis import RedisStore
 
 from ..support.servers import StartServer

@@ -14,8 +14,8 @@ import pytest
 import redis
 
 from celery_singleton_lock import StoreUnavailable, open_store
+from celery_singleton_lock.locks.answers import Granted, Taken
 from celery_singleton_lock.locks.guard import Guard
-from celery_singleton_lock.locks.protocol import Granted, Taken
 from celery_singleton_lock.locks.renewal import Renewer
 
 from ..support.servers import Server

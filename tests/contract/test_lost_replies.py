@@ -9,8 +9,9 @@ import redis
 
 from celery_singleton_lock import StoreUnavailable, open_store
 from celery_singleton_lock.keys.names import names
+from celery_singleton_lock.locks.answers import Granted, Recorded, Taken
 from celery_singleton_lock.locks.guard import Guard
-from celery_singleton_lock.locks.protocol import Granted, Recorded, RecordWrite, Store, Taken
+from celery_singleton_lock.locks.protocol import RecordWrite, Store
 from celery_singleton_lock.locks.renewal import Renewer
 from celery_singleton_lock.stores.scripts import encode_holder
 

@@ -9,7 +9,8 @@ import pytest
 import redis
 
 from celery_singleton_lock import Lock, LockConfigError, open_store
-from celery_singleton_lock.locks.protocol import Granted, Recorded, SplitVote, Store, Taken
+from celery_singleton_lock.locks.answers import Granted, Recorded, SplitVote, Taken
+from celery_singleton_lock.locks.protocol import Store
 from celery_singleton_lock.stores.quorum import QuorumStore
 from celery_singleton_lock.stores.scripts import encode_holder
 

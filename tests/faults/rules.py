@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from celery_singleton_lock import Lock
 from celery_singleton_lock.keys.names import names
+from celery_singleton_lock.locks.answers import Granted, Holder
 from celery_singleton_lock.locks.guard import Guard
-from celery_singleton_lock.locks.protocol import Granted, HeldLock, Holder, Store
+from celery_singleton_lock.locks.protocol import HeldLock, Store
 from celery_singleton_lock.locks.renewal import Renewer
 from celery_singleton_lock.stores.quorum import QuorumStore
 from celery_singleton_lock.stores.scripts import encode_holder

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from celery_singleton_lock import StoreUnavailable, open_store
-from celery_singleton_lock.locks.protocol import RecordWrite, Store, Taken
+from celery_singleton_lock.locks.answers import Taken
+from celery_singleton_lock.locks.protocol import RecordWrite, Store
 
 from ..support.asking import ask, take
 from ..support.servers import Server, StartServer, redis_binary, valkey_binary

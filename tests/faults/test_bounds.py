@@ -14,8 +14,9 @@ import psutil
 import pytest
 
 from celery_singleton_lock import Lock, StoreUnavailable, open_store
+from celery_singleton_lock.locks.answers import Granted, Holder
 from celery_singleton_lock.locks.guard import Guard
-from celery_singleton_lock.locks.protocol import Granted, Holder, RecordWrite
+from celery_singleton_lock.locks.protocol import RecordWrite
 from celery_singleton_lock.stores.quorum import QuorumStore
 from celery_singleton_lock.transport.node import MAX_PARKED
 

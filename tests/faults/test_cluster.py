@@ -11,7 +11,7 @@ from redis.crc import key_slot
 
 from celery_singleton_lock import StoreUnavailable, open_store
 from celery_singleton_lock.keys.names import names
-from celery_singleton_lock.locks.protocol import Taken
+from celery_singleton_lock.locks.answers import Taken
 from celery_singleton_lock.stores.cluster import ClusterStore
 
 from ..support.asking import ask, is_held, take, take_soon

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from celery_singleton_lock import Lock, StoreUnavailable, open_store
+from celery_singleton_lock.locks.answers import Granted, Taken
 from celery_singleton_lock.locks.guard import Guard
-from celery_singleton_lock.locks.protocol import AcquireRequest, Granted, Taken
+from celery_singleton_lock.locks.protocol import AcquireRequest
 
 from ..support.ledger import Ledger
 from ..support.network import Network

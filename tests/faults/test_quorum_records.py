@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from celery_singleton_lock import StoreUnavailable
-from celery_singleton_lock.locks.protocol import Recorded, RecordWrite
+from celery_singleton_lock.locks.answers import Recorded
+from celery_singleton_lock.locks.protocol import RecordWrite
 
 from ..support.quorums import settle
 from .conftest import Deployment

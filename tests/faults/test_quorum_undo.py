@@ -10,7 +10,8 @@ from importlib.resources import files
 import pytest
 
 from celery_singleton_lock import StoreUnavailable
-from celery_singleton_lock.locks.protocol import AcquireRequest, HeldLock, Holder, SplitVote, Taken
+from celery_singleton_lock.locks.answers import Holder, SplitVote, Taken
+from celery_singleton_lock.locks.protocol import AcquireRequest, HeldLock
 
 from ..support.quorums import settle
 from ..support.waiting import eventually

@@ -11,7 +11,8 @@ import redis
 
 from celery_singleton_lock import StoreUnavailable, open_store
 from celery_singleton_lock.keys.names import names
-from celery_singleton_lock.locks.protocol import Recorded, RecordWrite, Taken
+from celery_singleton_lock.locks.answers import Recorded, Taken
+from celery_singleton_lock.locks.protocol import RecordWrite
 from celery_singleton_lock.stores.redis import RedisStore
 
 from ..support.asking import ask, is_held, take, take_soon

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from celery_singleton_lock import LockConfigError, StoreUnavailable, open_store
-from celery_singleton_lock.locks.protocol import Taken
+from celery_singleton_lock.locks.answers import Taken
 
 from ..support.asking import ask, is_held, take, take_soon
 from ..support.servers import Server, StartServer

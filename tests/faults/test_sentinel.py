@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from celery_singleton_lock import StoreUnavailable, open_store
-from celery_singleton_lock.locks.protocol import Taken
+from celery_singleton_lock.locks.answers import Taken
 
 from ..support.asking import ask, is_held, take, take_soon
 from ..support.sentinel import NAME, Watched

@@ -14,8 +14,8 @@ from types import TracebackType
 from typing import Any
 
 from celery_singleton_lock import open_store
+from celery_singleton_lock.locks.answers import Granted, Holder
 from celery_singleton_lock.locks.guard import Guard
-from celery_singleton_lock.locks.protocol import Granted, Holder
 
 from ..support.apps import APPS, close_app, load_app
 from ..support.servers import Server, valkey_binary

@@ -5,7 +5,8 @@ from __future__ import annotations
 import secrets
 
 from celery_singleton_lock.keys.names import names
-from celery_singleton_lock.locks.protocol import AcquireRequest, Answer, Granted, HeldLock, Holder, Store, Taken
+from celery_singleton_lock.locks.answers import Answer, Granted, Holder, Taken
+from celery_singleton_lock.locks.protocol import AcquireRequest, HeldLock, Store
 
 from .waiting import eventually
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from celery_singleton_lock.locks.protocol import AcquireRequest, Answer, HeldLock, RecordWrite
+from celery_singleton_lock.locks.answers import Answer
+from celery_singleton_lock.locks.protocol import AcquireRequest, HeldLock, RecordWrite
 from celery_singleton_lock.stores.memory import MemoryStore
 
 from ..support.clock import ManualClock

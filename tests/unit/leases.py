@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from celery_singleton_lock.keys.names import names
+from celery_singleton_lock.locks.answers import Granted, Holder, Taken
 from celery_singleton_lock.locks.lease import Lease
-from celery_singleton_lock.locks.protocol import AcquireRequest, Granted, HeldLock, Holder, Taken
+from celery_singleton_lock.locks.protocol import AcquireRequest, HeldLock
 from celery_singleton_lock.locks.renewal import Renewer
 
 from ..support.clock import ManualClock

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from celery_singleton_lock.locks.protocol import Holder, Taken
+from celery_singleton_lock.locks.answers import Holder, Taken
 from celery_singleton_lock.tasks.conflict import (
     SLACK,
     Decision,

@@ -9,8 +9,9 @@ import pytest
 from celery import Celery
 
 from celery_singleton_lock import StoreUnavailable, single_instance
+from celery_singleton_lock.locks.answers import Answer, Granted, SplitVote
 from celery_singleton_lock.locks.guard import Guard
-from celery_singleton_lock.locks.protocol import AcquireRequest, Answer, Granted, SplitVote
+from celery_singleton_lock.locks.protocol import AcquireRequest
 from celery_singleton_lock.tasks.settings import settings_of
 
 from ..support.clock import ManualClock

@@ -11,9 +11,10 @@ import pytest
 
 from celery_singleton_lock import StoreUnavailable
 from celery_singleton_lock.keys.names import key_id
+from celery_singleton_lock.locks.answers import Granted, Holder, Recorded, Taken
 from celery_singleton_lock.locks.guard import Guard
 from celery_singleton_lock.locks.lease import Lease
-from celery_singleton_lock.locks.protocol import Granted, Holder, Recorded, RecordWrite, Taken
+from celery_singleton_lock.locks.protocol import RecordWrite
 from celery_singleton_lock.locks.renewal import Renewer
 
 from ..support.clock import ManualClock

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from celery_singleton_lock import StoreUnavailable
+from celery_singleton_lock.locks.answers import Granted, Taken
 from celery_singleton_lock.locks.guard import POLL_MOST, Guard
-from celery_singleton_lock.locks.protocol import Granted, Taken
 from celery_singleton_lock.locks.renewal import Renewer
 from celery_singleton_lock.stores.scripts import decode_holder, encode_holder
 

@@ -17,7 +17,6 @@ ROOT = Path(__file__).parents[2] / PACKAGE
 #: From the top: a module may import those above it, and what is in its own room.
 ROOMS = [
     "errors",
-    "values",
     "keys",
     "locks",
     "transport",

@@ -13,8 +13,9 @@ import pytest
 from celery import Celery
 from celery.worker.request import Request
 
+from celery_singleton_lock.locks.answers import Granted, Holder
 from celery_singleton_lock.locks.guard import Guard
-from celery_singleton_lock.locks.protocol import Granted, Holder, Store
+from celery_singleton_lock.locks.protocol import Store
 from celery_singleton_lock.locks.renewal import Renewer
 from celery_singleton_lock.worker import request as worker_request
 

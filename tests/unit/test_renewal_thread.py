@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from celery_singleton_lock.locks.answers import Granted
 from celery_singleton_lock.locks.guard import Guard
 from celery_singleton_lock.locks.lease import Lease
-from celery_singleton_lock.locks.protocol import Granted, HeldLock
+from celery_singleton_lock.locks.protocol import HeldLock
 from celery_singleton_lock.locks.renewal import Renewer
 from celery_singleton_lock.stores.memory import MemoryStore
 

@@ -13,7 +13,8 @@ import pytest
 
 from celery_singleton_lock import StoreUnavailable, open_store
 from celery_singleton_lock.keys.names import names
-from celery_singleton_lock.locks.protocol import AcquireRequest, Holder
+from celery_singleton_lock.locks.answers import Holder
+from celery_singleton_lock.locks.protocol import AcquireRequest
 from celery_singleton_lock.transport import resolve
 from celery_singleton_lock.transport.resolve import Resolver
 

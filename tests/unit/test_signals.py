@@ -12,8 +12,9 @@ from celery import Celery
 
 from celery_singleton_lock import IdempotencyMismatch, Lock, StoreUnavailable, current_lease, signals, single_instance
 from celery_singleton_lock.keys.names import key_id, names
+from celery_singleton_lock.locks.answers import Holder
 from celery_singleton_lock.locks.guard import Guard
-from celery_singleton_lock.locks.protocol import HeldLock, Holder, Store
+from celery_singleton_lock.locks.protocol import HeldLock, Store
 from celery_singleton_lock.locks.renewal import Renewer
 from celery_singleton_lock.metrics import LockCounters
 from celery_singleton_lock.stores.memory import MemoryStore

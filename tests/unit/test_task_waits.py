@@ -10,8 +10,9 @@ from celery.utils.nodenames import gethostname
 
 from celery_singleton_lock import Lock, LockTaken, SingleInstanceTask, is_skipped, single_instance
 from celery_singleton_lock.keys.names import key_id
+from celery_singleton_lock.locks.answers import Holder
 from celery_singleton_lock.locks.guard import Guard
-from celery_singleton_lock.locks.protocol import Holder, Store
+from celery_singleton_lock.locks.protocol import Store
 from celery_singleton_lock.tasks.message import HEADER
 
 from .inline_worker import InlineWorker, make_charge

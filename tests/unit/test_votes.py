@@ -9,7 +9,8 @@ from redis.exceptions import ResponseError
 
 from celery_singleton_lock import StoreUnavailable
 from celery_singleton_lock.keys.names import names
-from celery_singleton_lock.locks.protocol import AcquireRequest, Granted, Holder, SplitVote
+from celery_singleton_lock.locks.answers import Granted, Holder, SplitVote
+from celery_singleton_lock.locks.protocol import AcquireRequest
 from celery_singleton_lock.stores.quorum import QuorumStore
 from celery_singleton_lock.stores.votes import Tally, Votes
 from celery_singleton_lock.transport.requests import Reply

@@ -10,8 +10,8 @@ from typing import Any
 
 from celery_singleton_lock import open_store
 from celery_singleton_lock.keys.names import names
+from celery_singleton_lock.locks.answers import Granted, Holder, Taken
 from celery_singleton_lock.locks.guard import Guard
-from celery_singleton_lock.locks.protocol import Granted, Holder, Taken
 
 from ...support.apps import APPS, close_app, load_app
 from ...support.servers import Server, valkey_binary

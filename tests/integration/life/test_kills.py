@@ -11,7 +11,7 @@ import psutil
 import pytest
 from celery import Task
 
-from celery_singleton_lock.locks.protocol import Taken
+from celery_singleton_lock.locks.answers import Taken
 
 from ...support.waiting import eventually
 from ...support.worker import Worker
