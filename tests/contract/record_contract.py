@@ -42,7 +42,7 @@ class RecordContract:
     @pytest.mark.parametrize(
         ("recorded", "asked", "kind"), [(0, 0, Recorded), (2, 1, Recorded), (1, 2, Granted), (9, 10, Granted)]
     )
-    def test_rank_of_a_record(self, anna: Client, bert: Client, recorded: int, asked: int, kind: type) -> None:
+    def test_attempt_of_a_record(self, anna: Client, bert: Client, recorded: int, asked: int, kind: type) -> None:
         """A record answers its own attempt and earlier ones, and no later one."""
         anna.granted()
         anna.record(attempt=recorded)

@@ -20,7 +20,7 @@ from .client import ANNA, BERT, RECORD, TTL, BackDoor, Client, about
 from .contract import StoreContract
 
 #: What a stranger may have put where a lock belongs.
-OTHER_PLUGINS_OPTIONS = [
+STRANGERS_VALUES = [
     "",
     "somebody",
     "h:x:1:5",
@@ -177,8 +177,8 @@ class ServerContract(StoreContract):
             pipe.pttl(key)
         assert min(pipe.execute()) > 0
         kinds = Counter(key.split(":")[3] for key in every)
-        listings = kinds.pop("index")
-        assert listings <= 256
+        indexes = kinds.pop("index")
+        assert indexes <= 256
         assert kinds == {"fence": 6000, "record": 2000, "lock": 2000, "tombstone": 1000}
         assert sum(client.zcard(key) for key in every if key.endswith(":index")) == 2000
 
@@ -217,7 +217,7 @@ class ServerContract(StoreContract):
         calls = {name: stat["calls"] for name, stat in client.info("commandstats").items() if "eval" in name}
         assert calls == {"cmdstat_evalsha": 3}
 
-    @pytest.mark.parametrize("value", OTHER_PLUGINS_OPTIONS, ids=repr)
+    @pytest.mark.parametrize("value", STRANGERS_VALUES, ids=repr)
     def test_foreign_value_is_left_alone(self, anna: Client, store: Store, client: redis.Redis, value: str) -> None:
         """What somebody else has put where a lock belongs is taken by nobody known, and is not touched (B07)."""
         client.set(anna.names.lock, value, px=50_000)

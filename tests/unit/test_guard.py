@@ -123,7 +123,7 @@ def test_record_is_written_and_answers(make_guard: Callable[..., Guard]) -> None
     assert (again.pending, again.lease) == (False, None)
 
 
-def test_record_is_not_asked_for_without_a_rank(make_guard: Callable[..., Guard]) -> None:
+def test_record_is_not_asked_for_without_an_attempt(make_guard: Callable[..., Guard]) -> None:
     """A run whose delivery keeps no record has a record id for its body, and asks for none."""
     guard = make_guard(record_id=RECORD.record_id, attempt=0)
     guard.acquire()

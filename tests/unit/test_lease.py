@@ -176,7 +176,7 @@ def test_clock_counts_suspend_where_it_can() -> None:
     assert abs(now() - reference) < 5
 
 
-def test_unguarded_lease_never_ends() -> None:
+def test_lease_of_a_disabled_lock_never_ends() -> None:
     """With the lock switched off a body still finds a lease: endless, with a fence from the local clock."""
     before = int(time.time() * 1_000_000)
     lease = Lease.for_disabled_lock("order:7", "a" * 32)

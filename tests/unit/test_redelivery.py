@@ -253,5 +253,5 @@ def test_how_long_a_delivery_is_remembered(
 ) -> None:
     """The record of a delivery answers for twice the visibility timeout, at least two hours."""
     app = make_app(broker_url=broker, broker_transport_options=options)
-    plan: LockedTask = type(charge_of(app, [])).singleton_lock_task()
-    assert plan.records.delivery_ttl == seconds
+    locked: LockedTask = type(charge_of(app, [])).singleton_lock_task()
+    assert locked.records.delivery_ttl == seconds

@@ -1,4 +1,4 @@
-"""Templates name one resource per set of values: `celery_singleton_lock.template`, through ``compile_key``."""
+"""Templates name one resource per set of values: `celery_singleton_lock.keys.template`, through ``compile_key``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arguments of ``pydantic=True`` tasks before their key is built: `celery_singleton_lock.validation`."""
+"""Arguments of ``pydantic=True`` tasks before their key is built: `celery_singleton_lock.keys.binding`."""
 
 from __future__ import annotations
 

@@ -17,9 +17,9 @@ from .conftest import MakeApp
 
 
 def locked_task_of(task: Any) -> LockedTask:
-    """The plan of a bound task."""
-    plan: LockedTask = type(task).singleton_lock_task()
-    return plan
+    """The locked task of a bound task."""
+    found: LockedTask = type(task).singleton_lock_task()
+    return found
 
 
 def options_of(task: Any) -> LockOptions:
@@ -158,12 +158,13 @@ def test_app_wide_default_is_no_contradiction(make_app: MakeApp) -> None:
 
 
 @pytest.mark.parametrize(
-    ("broker", "longest"),
+    ("broker", "max_delay"),
     [("redis://h", 1800.0), ("sqs://", 900.0), ("amqp://h", float("inf")), ("memory://", float("inf"))],
 )
-def test_longest_delay_follows_the_broker(make_app: MakeApp, broker: str, longest: float) -> None:
+def test_max_delay_follows_the_broker(make_app: MakeApp, broker: str, max_delay: float) -> None:
     """A wait stays well below the time after which the broker delivers again (B32)."""
-    assert locked_task_of(make_app(broker_url=broker).task(lazy=False)(single_instance(charge))).max_delay == longest
+    task = make_app(broker_url=broker).task(lazy=False)(single_instance(charge))
+    assert locked_task_of(task).max_delay == max_delay
 
 
 class Starting:

@@ -1,4 +1,4 @@
-"""Values that have no canonical text: `celery_singleton_lock.keys.encoding`."""
+"""Values that have no text: `celery_singleton_lock.keys.encoding`."""
 
 from __future__ import annotations
 

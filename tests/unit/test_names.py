@@ -1,4 +1,4 @@
-"""Digests and the names of one resource: `celery_singleton_lock.naming`."""
+"""Digests and the names of one resource: `celery_singleton_lock.keys.names`."""
 
 from __future__ import annotations
 
