@@ -6,7 +6,8 @@ import pytest
 
 from celery_singleton_lock.locks.protocol import Store
 
-from .client import ANNA, BERT, BackDoor, Client
+from ..support.locks import ANNA, BERT, Owner
+from .doors import BackDoor
 from .lock_contract import LockContract
 from .record_contract import RecordContract
 
@@ -25,11 +26,11 @@ class StoreContract(LockContract, RecordContract):
         raise NotImplementedError
 
     @pytest.fixture
-    def anna(self, store: Store) -> Client:
+    def anna(self, store: Store) -> Owner:
         """One run."""
-        return Client(store, "a", ANNA)
+        return Owner(store, "a", ANNA)
 
     @pytest.fixture
-    def bert(self, store: Store) -> Client:
+    def bert(self, store: Store) -> Owner:
         """Another run, of another task, that wants the same resource."""
-        return Client(store, "b", BERT)
+        return Owner(store, "b", BERT)

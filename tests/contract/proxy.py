@@ -35,7 +35,7 @@ class Proxy:
         self._pairs: list[_Pair] = []
         self._on_request: Callable[[_Pair, bytes], bool] | None = None
         self._on_reply: Callable[[_Pair, bytes], bool] | None = None
-        self._delayed: list[_Pair] = []
+        self._late: list[_Pair] = []
         threading.Thread(target=self._accept, daemon=True).start()
 
     @property
@@ -43,9 +43,16 @@ class Proxy:
         """The URL of the server behind the proxy."""
         return f"redis://127.0.0.1:{self.port}/0"
 
-    def cut_after_request(self) -> None:
-        """Let the next request be carried out, and cut the connection in place of its reply."""
-        self._on_reply = lambda pair, _: pair.close() or True  # type: ignore[func-returns-value]
+    def cut_after_request(self, times: int = 1) -> None:
+        """Let the next request be carried out, and cut the connection in place of its reply; so with those after it."""
+
+        def cut(pair: _Pair, data: bytes) -> bool:
+            if times > 1:
+                self.cut_after_request(times - 1)
+            pair.close()
+            return True
+
+        self._on_reply = cut
 
     def cut_in_reply(self) -> None:
         """Let the next request be carried out, and cut the connection in the middle of its reply."""
@@ -66,15 +73,15 @@ class Proxy:
 
         def keep(pair: _Pair, data: bytes) -> bool:
             pair.request = data
-            self._delayed.append(pair)
+            self._late.append(pair)
             pair.client.shutdown(socket.SHUT_RDWR)
             return True
 
         self._on_request = keep
 
     def deliver(self) -> bytes:
-        """Let the delayed request reach the server now; returns the server's reply to it."""
-        pair = self._delayed.pop()
+        """Let the request that stayed reach the server now; returns the server's reply to it."""
+        pair = self._late.pop()
         pair.server.sendall(pair.request)
         reply = pair.replies.get(timeout=20)
         pair.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterator
 
@@ -11,13 +10,14 @@ import redis
 
 from celery_singleton_lock import StoreUnavailable, open_store
 from celery_singleton_lock.keys.names import names
-from celery_singleton_lock.locks.answers import Holder, Recorded, Taken
+from celery_singleton_lock.locks.answers import Holder, Taken
 from celery_singleton_lock.locks.protocol import Store
 from celery_singleton_lock.stores.scripts import encode_holder
 
+from ..support.locks import ANNA, BERT, RECORD_ID, TTL, Owner, about, is_held
 from ..support.servers import Server
-from .client import ANNA, BERT, RECORD, TTL, BackDoor, Client, about
 from .contract import StoreContract
+from .doors import BackDoor, ServerDoor
 
 #: What a stranger may have put where a lock belongs.
 STRANGERS_VALUES = [
@@ -33,22 +33,6 @@ STRANGERS_VALUES = [
     "h:aa:" + "9" * 5000 + ":[]",
     "h:aa:1:" + "[" * 10000,
 ]
-
-
-class ServerDoor:
-    """The keys of a server, by a client of the test's own."""
-
-    def __init__(self, client: redis.Redis) -> None:
-        self.client = client
-
-    def leave(self, name: str, seconds: float) -> None:
-        """Give the key another end; one that is over deletes it, as its own end does."""
-        self.client.pexpire(name, round(seconds * 1000))
-
-    def lifetimes(self) -> dict[str, float]:
-        """Every key of every kind in the server."""
-        left = {name: self.client.pttl(name) for name in self.client.scan_iter()}
-        return {name: math.inf if ms == -1 else ms / 1000 for name, ms in left.items() if ms != -2}
 
 
 class ServerContract(StoreContract):
@@ -73,24 +57,24 @@ class ServerContract(StoreContract):
             yield client
 
     @pytest.fixture
-    def door(self, client: redis.Redis) -> BackDoor:  # type: ignore[override]
+    def door(self, client: redis.Redis) -> BackDoor:
         """The keys of the server."""
-        return ServerDoor(client)
+        return ServerDoor([client])
 
-    def test_two_stores_share_their_locks(self, anna: Client, server: Server) -> None:
+    def test_two_stores_share_their_locks(self, anna: Owner, server: Server) -> None:
         """Another store on the same server, as another process has it, sees the same locks."""
         anna.granted()
         other = open_store(server.url(), timeout=5.0)
-        answer = Client(other, "b", BERT).acquire()
+        answer = Owner(other, "b", BERT).acquire()
         assert isinstance(answer, Taken)
         assert answer.holder == ANNA
         other.close()
 
-    def test_prefixes_keep_apps_apart(self, anna: Client, server: Server, client: redis.Redis) -> None:
+    def test_prefixes_keep_apps_apart(self, anna: Owner, server: Server, client: redis.Redis) -> None:
         """Two apps with one server and different prefixes do not block each other; all keys have the prefix (B48)."""
         anna.granted()
         other = open_store(server.url(), prefix="other", timeout=5.0)
-        mine = Client(other, "b", BERT)
+        mine = Owner(other, "b", BERT)
         mine.granted()
         mine.record()
         mine.release(unanswered=True)
@@ -99,20 +83,20 @@ class ServerContract(StoreContract):
         assert {name.partition(":")[0] for name in every} == {"singleton-lock", "other"}
         assert all(name.split(":")[1] == "1" for name in every)
 
-    def test_keys_of_a_cycle(self, anna: Client, client: redis.Redis) -> None:
+    def test_keys_of_a_cycle(self, anna: Owner, client: redis.Redis) -> None:
         """A held lock is three keys; after its release only the fence and a record are left, each with an end."""
         anna.granted()
         assert set(client.keys()) == {anna.names.lock, anna.names.fence, anna.names.index}
         anna.record()
-        assert set(client.keys()) == {anna.names.fence, anna.names.record(RECORD)}
+        assert set(client.keys()) == {anna.names.fence, anna.names.record(RECORD_ID)}
 
-    def bucket(self, store: Store, count: int) -> list[Client]:
+    def bucket(self, store: Store, count: int) -> list[Owner]:
         """Runs whose resources share one bucket, and so one index."""
         index = names(store.prefix, "order:0").index
-        found = (Client(store, "a", key=f"order:{number}") for number in range(100_000))
+        found = (Owner(store, "a", key=f"order:{number}") for number in range(100_000))
         return [client for client, _ in zip((one for one in found if one.names.index == index), range(count))]  # noqa: B905
 
-    def listed(self, client: redis.Redis, one: Client) -> set[str]:
+    def listed(self, client: redis.Redis, one: Owner) -> set[str]:
         """The resources that the index says are held, or rest."""
         seconds, micro = client.time()
         return set(client.zrangebyscore(one.names.index, f"({seconds * 1000 + micro // 1000}", "+inf"))
@@ -165,7 +149,7 @@ class ServerContract(StoreContract):
     def test_growth(self, store: Store, client: redis.Redis) -> None:
         """After 6,000 cycles every key has an end, and there is no more than one fence, record, rest for each (B48)."""
         for number in range(6000):
-            one = Client(store, "abcdef"[number % 6], key=f"order:{number}")
+            one = Owner(store, "abcdef"[number % 6], key=f"order:{number}")
             one.granted()
             if number % 3 == 0:
                 one.record()
@@ -184,7 +168,7 @@ class ServerContract(StoreContract):
 
     @pytest.mark.parametrize("verb", ["acquire", "renew", "release", "record", "peek", "many"])
     def test_scripts_are_forgotten(
-        self, anna: Client, bert: Client, store: Store, client: redis.Redis, verb: str
+        self, anna: Owner, bert: Owner, store: Store, client: redis.Redis, verb: str
     ) -> None:
         """A server that has forgotten its scripts is taught them again, whichever call meets it (B38)."""
         if verb != "acquire":
@@ -195,17 +179,17 @@ class ServerContract(StoreContract):
         elif verb == "renew":
             assert anna.renew() is True
         elif verb == "many":
-            assert store.renew([anna.hold(), bert.hold(), anna.hold()], 5.0) == [True, False, True]
+            assert store.renew([anna.lock(), bert.lock(), anna.lock()], 5.0) == [True, False, True]
         elif verb == "peek":
-            assert store.peek(anna.names) is not None
+            assert is_held(store)
         elif verb == "record":
             assert anna.record() is True
-            assert isinstance(bert.acquire(record_id=RECORD), Recorded)
+            assert bert.recorded()
         else:
             assert anna.release() is True
-            assert store.peek(anna.names) is None
+            assert not is_held(store)
 
-    def test_one_round_trip_each(self, anna: Client, client: redis.Redis) -> None:
+    def test_one_round_trip_each(self, anna: Owner, client: redis.Redis) -> None:
         """Once the server knows the scripts, acquire, renewal and release are one command each."""
         anna.granted()
         anna.renew()
@@ -218,34 +202,32 @@ class ServerContract(StoreContract):
         assert calls == {"cmdstat_evalsha": 3}
 
     @pytest.mark.parametrize("value", STRANGERS_VALUES, ids=repr)
-    def test_foreign_value_is_left_alone(self, anna: Client, store: Store, client: redis.Redis, value: str) -> None:
+    def test_foreign_value_is_left_alone(self, anna: Owner, store: Store, client: redis.Redis, value: str) -> None:
         """What somebody else has put where a lock belongs is taken by nobody known, and is not touched (B07)."""
         client.set(anna.names.lock, value, px=50_000)
         anna.fence = 2**52
-        for answer in (anna.acquire(), store.peek(anna.names)):
-            assert isinstance(answer, Taken)
+        for answer in (anna.taken(), anna.peek()):
             assert about(answer.remaining, 50)
         assert [anna.renew(), anna.release(), anna.release(rest=5)] == [False, False, False]
         assert client.get(anna.names.lock) == value
         assert about(client.pttl(anna.names.lock) / 1000, 50)
 
-    def test_foreign_value_without_an_end(self, anna: Client, client: redis.Redis) -> None:
+    def test_foreign_value_without_an_end(self, anna: Owner, client: redis.Redis) -> None:
         """A lock that somebody set by hand, without an end, is taken for nobody can tell how long."""
         client.set(anna.names.lock, "by hand")
-        answer = anna.acquire()
-        assert isinstance(answer, Taken)
+        answer = anna.taken()
         assert (answer.holder, answer.remaining) == (Holder(), None)
 
-    def test_foreign_type_is_left_alone(self, anna: Client, client: redis.Redis) -> None:
+    def test_foreign_type_is_left_alone(self, anna: Owner, client: redis.Redis) -> None:
         """A key of another type where the lock belongs is not overwritten."""
         client.rpush(anna.names.lock, "theirs")
         try:
-            assert isinstance(anna.acquire(), Taken)
+            assert anna.taken()
         except StoreUnavailable:
             pass
         assert client.lrange(anna.names.lock, 0, -1) == ["theirs"]
 
-    def test_taken_over_by_hand(self, anna: Client, bert: Client, client: redis.Redis) -> None:
+    def test_taken_over_by_hand(self, anna: Owner, bert: Owner, client: redis.Redis) -> None:
         """An owner whose key now has another token leaves that one and its end alone (B07)."""
         anna.granted()
         other = f"h:{bert.token}:{anna.fence + 1}:{encode_holder(BERT)}"
@@ -254,7 +236,7 @@ class ServerContract(StoreContract):
         assert client.get(anna.names.lock) == other
         assert about(client.pttl(anna.names.lock) / 1000, 50)
 
-    def test_fences_increase_though_the_server_forgets(self, anna: Client, client: redis.Redis) -> None:
+    def test_fences_increase_though_the_server_forgets(self, anna: Owner, client: redis.Redis) -> None:
         """After a flush fences go on with the server's clock; a clock that is behind goes on with the last fence."""
         first = anna.granted()
         client.flushall()
@@ -266,7 +248,7 @@ class ServerContract(StoreContract):
         client.set(anna.names.fence, ahead)
         assert anna.granted() == ahead + 1
 
-    def test_fence_is_microseconds_in_full(self, anna: Client, client: redis.Redis) -> None:
+    def test_fence_is_microseconds_in_full(self, anna: Owner, client: redis.Redis) -> None:
         """A fence has all of its digits, in the answer, the lock and the fence key."""
         fence = anna.granted()
         seconds, _ = client.time()
@@ -274,7 +256,7 @@ class ServerContract(StoreContract):
         assert client.get(anna.names.fence) == str(fence)
         assert client.get(anna.names.lock) == f"h:{anna.token}:{fence}:{encode_holder(ANNA)}"
 
-    def test_milliseconds_are_kept(self, anna: Client, client: redis.Redis) -> None:
+    def test_milliseconds_are_kept(self, anna: Owner, client: redis.Redis) -> None:
         """A ttl below a second reaches the server as it is (B41)."""
         anna.granted(ttl=0.4)
         assert client.pttl(anna.names.lock) in range(-2, 401)

@@ -10,8 +10,8 @@ from pathlib import Path
 from celery_singleton_lock import open_store
 from celery_singleton_lock.locks.answers import Holder
 
+from ..support.locks import Owner
 from ..support.servers import Server
-from .client import Client
 
 ROOT = Path(__file__).parents[2]
 
@@ -22,7 +22,7 @@ def test_threads_never_mix_replies(valkey: Server) -> None:
     wrong: list[object] = []
 
     def work(number: int) -> None:
-        one = Client(store, f"{number}", Holder(f"task-{number}"), key=f"order:{number}")
+        one = Owner(store, f"{number}", Holder(f"task-{number}"), key=f"order:{number}")
         for _ in range(50):
             fence = one.granted()
             taken = store.peek(one.names)

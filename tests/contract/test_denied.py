@@ -5,12 +5,11 @@ from __future__ import annotations
 import pytest
 
 from celery_singleton_lock import StoreUnavailable, open_store
-from celery_singleton_lock.locks.answers import Granted
 from celery_singleton_lock.locks.protocol import Store
 from celery_singleton_lock.stores.redis import RedisStore
 
+from ..support.locks import Owner
 from ..support.servers import StartServer
-from .client import Client
 
 SECRET = "s3cret"
 
@@ -18,7 +17,7 @@ SECRET = "s3cret"
 def denied(store: Store) -> StoreUnavailable:
     """How the store refuses an acquire."""
     with pytest.raises(StoreUnavailable) as caught:
-        Client(store, "a", key="tok_abc").acquire()
+        Owner(store, "a", key="tok_abc").acquire()
     assert SECRET not in repr(caught.value) + str(caught.value) + repr(store)
     assert "tok_abc" not in str(caught.value)
     return caught.value
@@ -32,7 +31,7 @@ def test_wrong_credentials(start_server: StartServer) -> None:
     for user in (f":{SECRET}@", f"someone:{SECRET}@", ""):
         assert denied(open_store(f"redis://{user}127.0.0.1:{server.port}/0")).denied is True
     good = open_store(f"redis://:right@127.0.0.1:{server.port}/0", timeout=5.0)
-    assert isinstance(Client(good, "a").acquire(), Granted)
+    assert Owner(good, "a").granted()
     good.close()
 
 
@@ -51,8 +50,8 @@ def test_missing_permissions(start_server: StartServer) -> None:
     for user in ("keys", "commands"):
         assert denied(open_store(f"redis://{user}:{SECRET}@127.0.0.1:{server.port}/0")).denied is True
     good = open_store(f"redis://enough:{SECRET}@127.0.0.1:{server.port}/0", timeout=5.0)
-    anna = Client(good, "a", key="order:8")
-    assert isinstance(anna.acquire(), Granted)
+    anna = Owner(good, "a", key="order:8")
+    anna.granted()
     assert anna.renew() is True
     assert good.peek(anna.names) is not None
     assert anna.record() is True

@@ -14,12 +14,9 @@ import pytest
 import redis
 
 from celery_singleton_lock import StoreUnavailable, open_store
-from celery_singleton_lock.locks.answers import Granted, Taken
-from celery_singleton_lock.locks.guard import Guard
-from celery_singleton_lock.locks.renewal import Renewer
 
+from ..support.locks import BERT, Owner, guard_on, held_guard, is_held, warm
 from ..support.servers import Server
-from .client import BERT, Client
 
 #: No call of these tests may take so long; those that are not bounded take far longer, in seconds.
 FAR_TOO_LONG = 3.0
@@ -67,11 +64,11 @@ def dribbling() -> Iterator[str]:
     server.close()
 
 
-CALLS: dict[str, Callable[[Client], object]] = {
-    "acquire": lambda one: one.acquire(ttl=60),
-    "release": lambda one: one.release(),
-    "renew": lambda one: one.store.renew([one.hold()] * 50, 0.2),
-    "peek": lambda one: one.store.peek(one.names),
+CALLS: dict[str, Callable[[Owner], object]] = {
+    "acquire": lambda owner: owner.acquire(ttl=60),
+    "release": lambda owner: owner.release(),
+    "renew": lambda owner: owner.store.renew([owner.lock()] * 50, 0.2),
+    "peek": lambda owner: owner.store.peek(owner.names),
 }
 
 
@@ -82,7 +79,7 @@ def test_every_call_ends(request: pytest.FixtureRequest, kind: str, call: str) -
     store = open_store(request.getfixturevalue(kind), timeout=0.2)
     begun = time.monotonic()
     with pytest.raises(StoreUnavailable) as caught:
-        CALLS[call](Client(store, "a"))
+        CALLS[call](Owner(store))
     assert time.monotonic() - begun < FAR_TOO_LONG
     assert caught.value.denied is False
 
@@ -92,11 +89,11 @@ def test_no_call_outlasts_a_quarter_of_the_ttl(silent: str) -> None:
     store = open_store(silent, timeout=60.0)
     begun = time.monotonic()
     with pytest.raises(StoreUnavailable):
-        Client(store, "a").acquire(ttl=0.4)
+        Owner(store).acquire(ttl=0.4)
     assert time.monotonic() - begun < FAR_TOO_LONG
 
 
-def settle(client: redis.Redis) -> None:
+def until_served(client: redis.Redis) -> None:
     """Return when the resumed server has served what had reached it before: its next round begins after that."""
     for _ in range(3):
         client.ping()
@@ -106,38 +103,37 @@ def settle(client: redis.Redis) -> None:
 def test_timed_out_acquire_is_undone(valkey: Server, client: redis.Redis, flushed: bool) -> None:
     """A paused server that goes on later carries out the acquire and its undo: the lock is free, not until its ttl."""
     store = open_store(valkey.url(), timeout=0.2)
-    first = Client(store, "f", key="warm")
+    first = Owner(store, "f", key="warm")
     if flushed:
         client.script_flush()
     first.granted()
     if not flushed:
         first.release()
-    anna = Client(store, "a")
+    anna = Owner(store)
     valkey.pause()
     with pytest.raises(StoreUnavailable):
         anna.acquire(ttl=3600)
     valkey.resume()
-    settle(client)
+    until_served(client)
     assert client.exists(anna.names.fence) == 1  # it was carried out
     assert client.exists(anna.names.lock) == 0
-    assert isinstance(Client(store, "b", BERT).acquire(), Granted)
-    assert isinstance(anna.acquire(), Taken)
+    assert Owner(store, "b", BERT).granted()
+    assert anna.taken()
     store.close()
 
 
 def test_paused_server_at_release(valkey: Server, client: redis.Redis) -> None:
     """A release that timed out is carried out when the server goes on, and may be asked again."""
     store = open_store(valkey.url(), timeout=0.2)
-    guard = Guard(store, "order:7", ttl=30, renewer=Renewer(threaded=False))
-    guard.acquire()
+    guard = held_guard(store)
     valkey.pause()
     with pytest.raises(StoreUnavailable):
         guard.release()
     assert guard.pending
     valkey.resume()
-    settle(client)
+    until_served(client)
     guard.release()
-    assert isinstance(Client(store, "b", BERT).acquire(), Granted)
+    assert Owner(store, "b", BERT).granted()
     store.close()
 
 
@@ -161,23 +157,19 @@ def interrupt_soon() -> Iterator[Callable[[], None]]:
 def test_interrupted_acquire(valkey: Server, client: redis.Redis, interrupt_soon: Callable[[], None]) -> None:
     """A time limit that lands while a reply is to come frees the lock, and no later call reads that reply (B37)."""
     store = open_store(valkey.url(), timeout=5.0)
-    warm = Client(store, "f", key="warm")
-    warm.granted()
-    warm.release()
-    guard = Guard(store, "order:7", ttl=60, renewer=Renewer(threaded=False))
+    warm(store)
+    guard = guard_on(store)
     valkey.pause()
     interrupt_soon()
     with pytest.raises(Interrupt):
         guard.acquire()
     valkey.resume()
-    settle(client)
+    until_served(client)
     guard.release()
-    bert = Client(store, "b", BERT)
-    assert store.peek(bert.names) is None
-    assert isinstance(bert.acquire(), Granted)
-    taken = store.peek(bert.names)
-    assert taken is not None
-    assert taken.holder == BERT
+    bert = Owner(store, "b", BERT)
+    assert not is_held(store)
+    bert.granted()
+    assert bert.peek().holder == BERT
     assert bert.renew() is True
     store.close()
 
@@ -188,16 +180,16 @@ def test_interrupted_call_mixes_no_replies(
 ) -> None:
     """After an interrupted call the next one gets its own answer and not the one before (B37)."""
     store = open_store(valkey.url(), timeout=5.0)
-    anna = Client(store, "a")
+    anna = Owner(store)
     anna.granted()
     valkey.pause()
     interrupt_soon()
     with pytest.raises(Interrupt):
-        CALLS[call](anna) if call != "renew" else anna.store.renew([anna.hold()] * 50, 5.0)
+        CALLS[call](anna) if call != "renew" else anna.store.renew([anna.lock()] * 50, 5.0)
     valkey.resume()
-    settle(client)
-    other = Client(store, "b", BERT, key="order:8")
+    until_served(client)
+    other = Owner(store, "b", BERT, key="order:8")
     assert store.peek(other.names) is None
-    assert isinstance(other.acquire(), Granted)
+    other.granted()
     assert other.release() is True
     store.close()

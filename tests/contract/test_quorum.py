@@ -9,15 +9,15 @@ import pytest
 import redis
 
 from celery_singleton_lock import Lock, LockConfigError, open_store
-from celery_singleton_lock.locks.answers import Granted, Recorded, SplitVote, Taken
+from celery_singleton_lock.locks.answers import Granted, SplitVote, Taken
 from celery_singleton_lock.locks.protocol import Store
 from celery_singleton_lock.stores.quorum import QuorumStore
 from celery_singleton_lock.stores.scripts import encode_holder
 
-from ..support.quorums import QuorumDoor, connect, urls
+from ..support.locks import BERT, RECORD_ID, TTL, Owner, about, all_at_once, connect, is_held, settle
 from ..support.servers import Server, valkey_binary
-from .client import BERT, RECORD, TTL, BackDoor, Client, about, all_at_once
 from .contract import StoreContract
+from .doors import BackDoor, ServerDoor
 
 
 @pytest.fixture(scope="module")
@@ -47,44 +47,43 @@ class TestQuorum(StoreContract):
     @pytest.fixture
     def store(self, five: list[Server], clients: list[redis.Redis]) -> Iterator[Store]:
         """The store on them; slow machines are no subject here."""
-        made = open_store(urls(five[: len(clients)]), timeout=5.0)
+        made = open_store([server.url() for server in five[: len(clients)]], timeout=5.0)
         assert isinstance(made, QuorumStore)
         connect(made)
         yield made
         made.close()
 
     @pytest.fixture
-    def door(self, store: QuorumStore, clients: list[redis.Redis]) -> BackDoor:  # type: ignore[override]
+    def door(self, store: QuorumStore, clients: list[redis.Redis]) -> ServerDoor:
         """The keys of all servers."""
-        return QuorumDoor(store, clients)
+        return ServerDoor(clients, lambda: settle(store))
 
-    def test_acquire_again_by_the_same_token(self, anna: Client, door: BackDoor, store: Store) -> None:
+    def test_acquire_again_by_the_same_token(self, anna: Owner, door: BackDoor, store: Store) -> None:
         """The token that holds gets it again, with a fence that is never lower and agreed by a majority."""
         fence = anna.granted()
         door.leave(anna.names.lock, 5)
         assert anna.granted() >= fence
-        taken = store.peek(anna.names)
-        assert taken is not None
+        taken = anna.peek()
         assert taken.fence == anna.fence
         assert about(taken.remaining, TTL)
 
-    def test_holder_is_not_answered_from_a_record(self, anna: Client, bert: Client) -> None:
+    def test_holder_is_not_answered_from_a_record(self, anna: Owner, bert: Owner) -> None:
         """The token that holds is granted again though a record came up meanwhile: it has begun already."""
         anna.granted()
         anna.record()
         bert.granted()
-        assert isinstance(bert.acquire(record_id=RECORD), Granted)
+        assert isinstance(bert.acquire(record_id=RECORD_ID), Granted)
 
     def test_only_one_of_many_is_granted(self, store: Store) -> None:
         """Of eight that ask at once one is granted at most; who is told that it is taken is told by whom."""
         for number in range(20):
-            clients = [Client(store, f"{index}{number % 10}", key=f"order:{number}") for index in range(8)]
-            answers = all_at_once(clients)
+            owners = [Owner(store, f"{index}{number % 10}", key=f"order:{number}") for index in range(8)]
+            answers = all_at_once(owners)
             assert len(answers) == 8
             assert sum(isinstance(answer, Granted) for answer in answers) <= 1
             for answer in answers:
                 assert isinstance(answer, (Granted, Taken, SplitVote))
-                assert not isinstance(answer, Taken) or answer.token in {client.token for client in clients}
+                assert not isinstance(answer, Taken) or answer.token in {owner.token for owner in owners}
 
     def test_counter_is_exact(self, store: Store) -> None:
         """Eight threads count under one lock, by read and write: splits are waited out, and no count is lost."""
@@ -106,44 +105,42 @@ class TestQuorum(StoreContract):
         assert count == 200
 
     def test_taken_names_the_holder_of_a_majority(
-        self, anna: Client, bert: Client, store: QuorumStore, clients: list[redis.Redis]
+        self, anna: Owner, bert: Owner, store: QuorumStore, clients: list[redis.Redis]
     ) -> None:
         """Where a minority has somebody else's lock, left behind, the answer names the one that holds (B26)."""
         for client in clients[store.majority :]:
             client.set(anna.names.lock, f"h:{'c' * 32}:5:{encode_holder(BERT)}", px=60_000)
         anna.granted()
-        answer = bert.acquire()
-        assert isinstance(answer, Taken)
-        assert answer.token == anna.token
+        assert bert.taken().token == anna.token
 
-    def test_every_server_is_asked(self, anna: Client, store: Store, door: QuorumDoor) -> None:
+    def test_every_server_is_asked(self, anna: Owner, store: Store, door: ServerDoor) -> None:
         """A lock, its renewal and its release reach all servers, not a majority alone."""
         anna.granted()
-        door.lifetimes()
+        door.settle()
         assert [client.exists(anna.names.lock) for client in door.clients] == [1] * len(door.clients)
         anna.release()
-        door.lifetimes()
+        door.settle()
         assert [client.exists(anna.names.lock) for client in door.clients] == [0] * len(door.clients)
 
     @pytest.mark.parametrize("verb", ["acquire", "renew", "release", "peek"])
-    def test_scripts_are_forgotten(self, anna: Client, bert: Client, store: Store, door: QuorumDoor, verb: str) -> None:
+    def test_scripts_are_forgotten(self, anna: Owner, bert: Owner, store: Store, door: ServerDoor, verb: str) -> None:
         """Servers that have forgotten their scripts are taught them again, a batch of renewals in its order (B38)."""
         if verb != "acquire":
             anna.granted()
-        door.lifetimes()
+        door.settle()
         for client in door.clients:
             client.script_flush()
         if verb == "acquire":
             anna.granted()
         elif verb == "renew":
-            assert store.renew([anna.hold(), bert.hold(), anna.hold()], 5.0) == [True, False, True]
+            assert store.renew([anna.lock(), bert.lock(), anna.lock()], 5.0) == [True, False, True]
         elif verb == "peek":
-            assert store.peek(anna.names) is not None
+            assert is_held(store)
         else:
             assert anna.record() is True
-            door.lifetimes()
+            door.settle()
             assert all(client.exists(anna.names.lock) == 0 for client in door.clients)
-            assert isinstance(bert.acquire(record_id=RECORD), Recorded)
+            assert bert.recorded()
 
 
 @pytest.mark.parametrize(

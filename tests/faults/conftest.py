@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
 from celery_singleton_lock import open_store
+from celery_singleton_lock.keys.names import DEFAULT_PREFIX
+from celery_singleton_lock.locks.answers import Holder
 from celery_singleton_lock.locks.protocol import Store
 from celery_singleton_lock.stores.quorum import QuorumStore
+from celery_singleton_lock.stores.scripts import encode_holder
+from celery_singleton_lock.transport.urls import read
 
 from ..support.ledger import Ledger
+from ..support.locks import NAMES, RECORD_ID, warm
 from ..support.network import Cable, Network
 from ..support.servers import Server, StartServer
+
+S = TypeVar("S", bound=Store)
 
 
 class Deployment:
@@ -30,24 +39,52 @@ class Deployment:
         return [cable.url for cable in self.cables]
 
     def store(self, timeout: float = 1.0) -> Store:
-        """A store of its own, as another process has it."""
-        made = open_store(self.urls, timeout=timeout)
-        self._stores.append(made)
-        return made
+        """A store of its own, as another process has it; nothing is connected yet."""
+        return self._keep(open_store(self.urls, timeout=timeout))
 
-    def quorum(self, timeout: float = 1.0) -> QuorumStore:
-        """The same, where there are several servers."""
-        made = self.store(timeout)
-        assert isinstance(made, QuorumStore)
-        return made
+    def warm_store(self, timeout: float = 1.0) -> Store:
+        """The same, with its connections open."""
+        store = self.store(timeout)
+        warm(store)
+        return store
+
+    def cold_quorum(self, timeout: float = 1.0, wall: Callable[[], float] = time.time) -> QuorumStore:
+        """A store on several servers; nothing is connected yet."""
+        urls = [read(url) for url in self.urls]
+        return self._keep(QuorumStore(urls, prefix=DEFAULT_PREFIX, timeout=timeout, wall=wall))
+
+    def quorum(self, timeout: float = 1.0, wall: Callable[[], float] = time.time) -> QuorumStore:
+        """The same, with a connection to each of them."""
+        store = self.cold_quorum(timeout, wall)
+        warm(store)
+        return store
+
+    def _keep(self, store: S) -> S:
+        self._stores.append(store)
+        return store
 
     def stored(self, pattern: str = "*") -> list[set[str]]:
         """The keys of each server that runs, past the cables."""
-        found = []
-        for server in self.servers:
-            with server.client() as client:
-                found.append(set(client.keys(pattern)))
-        return found
+        return [set(server.run("KEYS", pattern)) for server in self.servers]
+
+    def locked(self) -> list[bool]:
+        """Which servers have the lock of `KEY`."""
+        return [NAMES.lock in keys for keys in self.stored()]
+
+    def fences(self) -> list[int]:
+        """The fence of `KEY` that each server remembers, 0 where it remembers none."""
+        return [int(server.run("GET", NAMES.fence) or 0) for server in self.servers]
+
+    def occupy(self, indexes: Iterable[int], token: str = "c" * 32) -> None:
+        """Somebody's lock on some of the servers."""
+        for index in indexes:
+            lock = f"h:{token}:5:{encode_holder(Holder('other'))}"
+            self.servers[index].run("SET", NAMES.lock, lock, "PX", 30_000)
+
+    def leave_record(self, index: int, fence: int, body: str = "done") -> None:
+        """A record that only one server has."""
+        self.servers[index].run("SET", NAMES.record(RECORD_ID), f"0:{fence}:{body}", "PX", 30_000)
+        self.servers[index].run("SET", NAMES.fence, fence)
 
     def close(self) -> None:
         """The end of the stores."""

@@ -15,17 +15,15 @@ import pytest
 
 from celery_singleton_lock import Lock, StoreUnavailable, open_store
 from celery_singleton_lock.locks.answers import Granted, Holder
-from celery_singleton_lock.locks.guard import Guard
 from celery_singleton_lock.locks.protocol import RecordWrite
 from celery_singleton_lock.stores.quorum import QuorumStore
-from celery_singleton_lock.transport.node import MAX_PARKED
+from celery_singleton_lock.transport.node import MAX_PARKED, Node
 
+from ..support.locks import NAMES, guard_on, held_guard, lease_of, lock_of, peek, settle
 from ..support.network import Network
-from ..support.quorums import settle
 from ..support.servers import StartServer
 from ..support.waiting import eventually
 from .conftest import Deployment
-from .rules import NAMES, granted, guard, hold_of, warm
 
 ROOT = Path(__file__).parents[2]
 #: Seconds that a busy machine may add to a call. Where a bound is asserted, a call without it takes longer by more.
@@ -34,19 +32,16 @@ SLACK = 2.0
 
 def test_black_holed_server(deployment: Deployment) -> None:
     """B13: the loss is flagged at the local deadline, whatever the servers do; release and acquire are bounded."""
-    store = deployment.store(timeout=5.0)  # the calls' bound is a quarter of the ttl
-    warm(store)
+    store = deployment.warm_store(timeout=5.0)  # the calls' bound is a quarter of the ttl
     lost: list[float] = []
     began = time.monotonic()
-    one = Guard(store, "order:7", ttl=1.5, on_lost=lambda _: lost.append(time.monotonic() - began))
-    granted(one)
+    guard = held_guard(store, ttl=1.5, renewed=True, on_lost=lambda _: lost.append(time.monotonic() - began))
     for server in deployment.servers:
         server.pause()
     eventually(lambda: lost, message="the loss")
     assert 1.4 < lost[0] < 1.5 + SLACK  # the deadline, and a renewal under way
-    assert one.lease is not None
-    assert one.lease.lost
-    for call in (one.release, guard(store, ttl=1.5).acquire):
+    assert lease_of(guard).lost
+    for call in (guard.release, guard_on(store, ttl=1.5).acquire):
         began = time.monotonic()
         with pytest.raises(StoreUnavailable) as caught:
             call()
@@ -58,41 +53,37 @@ def test_hung_before_the_first_call(five: Deployment) -> None:
     """Servers that accept and never answer cost nothing while a majority answers, and the bound when it does not."""
     for server in five.servers[:2]:
         server.pause()
-    store = five.quorum(timeout=5.0)
+    store = five.cold_quorum(timeout=5.0)
     began = time.monotonic()
-    one = guard(store)
-    granted(one)
-    assert one.release() is True
+    guard = held_guard(store)
+    assert guard.release() is True
     assert time.monotonic() - began < SLACK
     five.servers[2].pause()
-    other = five.quorum(timeout=0.5)
+    other = five.cold_quorum(timeout=0.5)
     began = time.monotonic()
     with pytest.raises(StoreUnavailable, match="2 of 5 servers answered, 3 are needed"):
-        guard(other).acquire()
+        guard_on(other).acquire()
     assert time.monotonic() - began < 0.5 + SLACK
 
 
 def test_hung_at_release(five: Deployment) -> None:
     """Two hung servers do not delay a release, and are free once they answer again."""
     store = five.quorum(timeout=5.0)
-    warm(store)
-    one = guard(store)
-    granted(one)
+    guard = held_guard(store)
     for server in five.servers[:2]:
         server.pause()
     began = time.monotonic()
-    assert one.release(RecordWrite("ab" * 16, 0, b"done", 60)) is True
+    assert guard.release(RecordWrite("ab" * 16, 0, b"done", 60)) is True
     assert time.monotonic() - began < SLACK
     for server in five.servers[:2]:
         server.resume()
-    eventually(lambda: all(NAMES.lock not in keys for keys in five.stored()), message="the late release")
+    eventually(lambda: not any(five.locked()), message="the late release")
     eventually(lambda: all(NAMES.record("ab" * 16) in keys for keys in five.stored()), message="the late record")
 
 
 def test_one_paused_server_delays_nothing(three: Deployment) -> None:
     """B43 (b): beside one paused server of three, acquire, renewal and release end long before their bound of 5 s."""
     store = three.quorum(timeout=5.0)
-    warm(store)
     three.servers[0].pause()
 
     def timed(call: Callable[[], object]) -> object:
@@ -102,34 +93,29 @@ def test_one_paused_server_delays_nothing(three: Deployment) -> None:
         return answer
 
     for _ in range(3):  # from the second round on, the paused server owes replies
-        one = guard(store)
-        assert isinstance(timed(one.acquire), Granted)
-        assert timed(lambda: store.renew([hold_of(one)], 5.0)) == [True]  # noqa: B023
-        assert timed(one.release) is True
+        guard = guard_on(store)
+        assert isinstance(timed(guard.acquire), Granted)
+        assert timed(lambda: store.renew([lock_of(guard)], 5.0)) == [True]  # noqa: B023
+        assert timed(guard.release) is True
     three.servers[0].resume()
     settle(store)
-    assert all(NAMES.lock not in keys for keys in three.stored())
+    assert not any(three.locked())
 
 
 def test_large_batch_to_a_hung_server(three: Deployment) -> None:
     """A batch of renewals that fills a hung server's buffers holds up no other server (B13, B38)."""
     store = three.quorum()
-    warm(store)
-    holder = Holder("x" * 3000)
-    guards = [Guard(store, f"order:{number}", ttl=30, holder=holder) for number in range(400)]
-    holds = []
-    for one in guards:
-        granted(one)
-        holds.append(one.lock)
+    guards = [held_guard(store, f"order:{number}", holder=Holder("x" * 3000)) for number in range(400)]
+    locks = [lock_of(guard) for guard in guards]
     settle(store)
     three.servers[0].pause()
     for _ in range(4):
         began = time.monotonic()
-        assert store.renew(holds, 10.0) == [True] * 400  # type: ignore[arg-type]
+        assert store.renew(locks, 10.0) == [True] * 400
         assert time.monotonic() - began < 3 * SLACK
     three.servers[0].resume()
-    for one in guards:
-        one.release()
+    for guard in guards:
+        guard.release()
 
 
 @pytest.mark.parametrize(("refusing", "works"), [(2, True), (3, False)])
@@ -137,16 +123,14 @@ def test_refused_credentials(start_server: StartServer, refusing: int, works: bo
     """A minority that turns the password down is a minority; with a majority the answer is denied, never open."""
     servers = [start_server() for _ in range(5)]
     for server in servers[:refusing]:
-        with server.client() as client:
-            client.config_set("requirepass", "other")
+        server.run("CONFIG", "SET", "requirepass", "other")
     store = open_store([server.url() for server in servers], timeout=0.5)
     if works:
-        one = guard(store)
-        granted(one)
-        assert one.release() is True
+        guard = held_guard(store)
+        assert guard.release() is True
     else:
         with pytest.raises(StoreUnavailable) as caught:
-            guard(store).acquire()
+            guard_on(store).acquire()
         assert caught.value.denied
     store.close()
 
@@ -159,12 +143,15 @@ def test_same_server_twice_under_two_names(start_server: StartServer, network: N
     assert isinstance(store, QuorumStore)
     with Lock(store, "order:7"):
         for node in store.nodes:
-            eventually(lambda node=node: any(node.settle()) or node.connect_soon(), 3, "a connection, or why not")
-        assert len(set(store.nodes[0]._servers.values())) == 2
-    assert [str(node._error) for node in store.nodes if "stands in singleton_lock_url twice" in str(node._error)]
+
+            def settled(node: Node = node) -> bool:
+                return any(node.settle()) or "stands in singleton_lock_url twice" in str(node.connect_soon())
+
+            eventually(settled, 3, "a connection, or why not")
+        assert [any(node.settle()) for node in store.nodes].count(True) == 2
     first.kill()
     with pytest.raises(StoreUnavailable):
-        guard(store).acquire()
+        guard_on(store).acquire()
     store.close()
 
 
@@ -178,16 +165,16 @@ def resources() -> tuple[int, int, int]:
 @pytest.mark.parametrize("state", ["dead", "hung"])
 def test_failing_calls_leave_nothing(five: Deployment, state: str) -> None:
     """After 10,000 failing calls threads, sockets and memory are what they were."""
-    store = five.quorum(timeout=0.01)
+    store = five.cold_quorum(timeout=0.01)
     store.timeout = 0.0005  # less than a user may ask for: 11,000 calls that wait for nobody are soon over
-    warm(five.quorum())
+    five.quorum()
     for server in five.servers[:3]:
         server.kill() if state == "dead" else server.pause()
 
     def fail(count: int) -> None:
         for _ in range(count):
             with pytest.raises(StoreUnavailable):
-                guard(store).acquire()
+                guard_on(store).acquire()
 
     fail(1000)
     threads, files, memory = resources()
@@ -200,11 +187,11 @@ def test_failing_calls_leave_nothing(five: Deployment, state: str) -> None:
 
 def test_remembered_error_keeps_no_tracebacks(three: Deployment) -> None:
     """A dead server's error is given anew to every call: one that is raised again and again grows."""
-    store = three.quorum()
+    store = three.cold_quorum()
     for server in three.servers[:2]:
         server.kill()
     with pytest.raises(StoreUnavailable):
-        guard(store).acquire()
+        guard_on(store).acquire()
     node = store.nodes[0]
     eventually(lambda: node.connect_soon() is not None, 2, "the refused connection")
     assert node.connect_soon() is not node.connect_soon()
@@ -213,24 +200,21 @@ def test_remembered_error_keeps_no_tracebacks(three: Deployment) -> None:
 def test_slow_server_costs_nothing(three: Deployment) -> None:
     """A server that always answers later than the others is asked with a bounded number of connections."""
     store = three.quorum()
-    warm(store)
     three.cables[2].slow(0.2)
     began = time.monotonic()
     for _ in range(60):
-        one = guard(store)
-        granted(one)
-        one.release()
+        guard = held_guard(store)
+        guard.release()
     assert (time.monotonic() - began) / 60 < 0.1  # two calls that waited for it would take 0.8 s
     node = store.nodes[2]
     assert sum(node.settle()) <= MAX_PARKED + 1
     settle(store)
-    assert NAMES.lock not in three.stored()[2]
+    assert not three.locked()[2]
 
 
 def test_many_threads_share_a_store(three: Deployment) -> None:
     """Threads on one store never read each other's answers, also while connections break."""
     store = three.quorum()
-    warm(store)
     wrong: list[object] = []
     doubts: list[int] = []
     rounds: list[int] = []
@@ -238,18 +222,18 @@ def test_many_threads_share_a_store(three: Deployment) -> None:
 
     def work(number: int) -> None:
         while time.monotonic() < end:
-            one = Guard(store, f"order:{number}", ttl=20, holder=Holder(f"task-{number}"))
+            guard = guard_on(store, f"order:{number}", holder=Holder(f"task-{number}"))
             try:
-                answer = one.acquire()
+                answer = guard.acquire()
                 if not isinstance(answer, Granted):
                     wrong.append(answer)
-                taken = store.peek(one._names)
-                if taken is None or taken.holder.task_id != f"task-{number}":
+                taken = peek(store, f"order:{number}")
+                if taken.holder.task_id != f"task-{number}":
                     wrong.append(taken)
             except StoreUnavailable:  # the third server has no connection yet, the second is cut off: nobody can tell
                 doubts.append(number)
             finally:
-                one.release()
+                guard.release()
                 rounds.append(number)
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]

@@ -115,10 +115,9 @@ def test_eviction(start_server: StartServer, caplog: pytest.LogCaptureFixture, p
     """A server that would evict locks is named (B48); one without a limit evicts nothing, whatever its policy."""
     server = start_server()
     app = app_with(singleton_lock_url=server.url())
-    with server.client() as client:
-        client.config_set("maxmemory-policy", policy)
-        assert findings(app, caplog) == []
-        client.config_set("maxmemory", 100 << 20)
+    server.run("CONFIG", "SET", "maxmemory-policy", policy)
+    assert findings(app, caplog) == []
+    server.run("CONFIG", "SET", "maxmemory", 100 << 20)
     lines = findings(app, caplog)
     assert [f"maxmemory-policy {policy}" in line for line in lines] == ([True] if warns else [])
 
@@ -126,8 +125,7 @@ def test_eviction(start_server: StartServer, caplog: pytest.LogCaptureFixture, p
 def test_eviction_that_cannot_be_read(start_server: StartServer, caplog: pytest.LogCaptureFixture) -> None:
     """Under an ACL without INFO nothing is said of it, and nothing else goes wrong."""
     server = start_server("--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru")
-    with server.client() as client:
-        client.execute_command("ACL", "SETUSER", "app", "on", ">pw", "~*", "+@all", "-info")
+    server.run("ACL", "SETUSER", "app", "on", ">pw", "~*", "+@all", "-info")
     app = app_with(singleton_lock_url=server.url().replace("//", "//app:pw@"), singleton_lock_strict_checks=True)
     assert findings(app, caplog) == []
 
@@ -155,8 +153,7 @@ def test_a_deployment_out_of_reach(caplog: pytest.LogCaptureFixture, url: str) -
 def test_credentials_and_permissions(start_server: StartServer, caplog: pytest.LogCaptureFixture) -> None:
     """A wrong password and a missing permission are told apart from a server that is away."""
     server = start_server()
-    with server.client() as client:
-        client.execute_command("ACL", "SETUSER", "app", "on", ">pw", "~*", "+info")
+    server.run("ACL", "SETUSER", "app", "on", ">pw", "~*", "+info")
     for login, word in (("app:wrong", "WRONGPASS"), ("app:pw", "NOPERM")):
         (line,) = findings(app_with(singleton_lock_url=server.url().replace("//", f"//{login}@")), caplog)
         assert "rejects the credentials" in line
@@ -182,8 +179,7 @@ class TestQuorum:
         """Two names of one server would give it two votes: the worker never starts, strictly or not."""
         servers = [start_server() for _ in range(2)]
         for server in servers:
-            with server.client() as client:
-                client.execute_command("ACL", "SETUSER", "app", "on", ">pw", "~singleton-lock:*", *rules.split())
+            server.run("ACL", "SETUSER", "app", "on", ">pw", "~singleton-lock:*", *rules.split())
         urls = [server.url().replace("//", "//app:pw@") for server in servers]
         app = app_with(singleton_lock_url=[*urls, urls[0].replace("127.0.0.1", "localhost")])
         if socket.getaddrinfo("localhost", servers[0].port)[0][4][0] not in ("127.0.0.1", "::1"):
@@ -196,8 +192,7 @@ class TestQuorum:
         """A replica that takes writes has its master's marks, and is not independent."""
         first, second = start_server("--repl-diskless-sync-delay", "0"), start_server()
         third = start_server("--replicaof", "127.0.0.1", str(first.port), "--replica-read-only", "no")
-        with third.client() as client:
-            eventually(lambda: client.info("replication")["master_link_status"] == "up", message="the replica's link")
+        eventually(lambda: third.run("INFO", "replication")["master_link_status"] == "up", message="the replica's link")
         app = app_with(singleton_lock_url=[server.url() for server in (first, second, third)])
         with pytest.raises(LockConfigError, match="the other's replica"):
             findings(app, caplog)

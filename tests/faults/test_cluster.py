@@ -11,11 +11,10 @@ from redis.crc import key_slot
 
 from celery_singleton_lock import StoreUnavailable, open_store
 from celery_singleton_lock.keys.names import names
-from celery_singleton_lock.locks.answers import Taken
 from celery_singleton_lock.stores.cluster import ClusterStore
 
-from ..support.asking import ask, is_held, take, take_soon
 from ..support.cluster import Cluster
+from ..support.locks import Owner, held_lock, held_lock_soon, is_held
 from ..support.servers import StartServer
 
 RESOURCES = [f"order:{number}" for number in range(40)]
@@ -50,64 +49,60 @@ def home(cluster: Cluster, slot: int) -> int:
 )
 def test_every_key_of_a_resource_is_in_one_slot(store: ClusterStore, resource: str) -> None:
     """Whatever a user's key contains, lock, fence, index, refusal and record are in the slot that we ask (B38)."""
-    hold = take(store, resource)
-    assert isinstance(store.acquire(ask(store, resource)), Taken)
-    assert store.renew([hold], 1.0) == [True]
-    assert store.release(hold)
+    lock = held_lock(store, resource)
+    assert Owner(store, key=resource).taken()
+    assert store.renew([lock], 1.0) == [True]
+    assert store.release(lock)
     assert not is_held(store, resource)
 
 
 def test_slots_as_the_server_counts_them(cluster: Cluster, store: ClusterStore) -> None:
     """Our own arithmetic of a slot is the cluster's."""
-    with cluster.nodes[0].client() as client:
-        for resource in RESOURCES:
-            name = names(store.prefix, resource)
-            for key in (name.lock, name.fence, name.index, name.tombstone("f" * 32), name.record("e" * 32)):
-                assert client.execute_command("CLUSTER", "KEYSLOT", key) == key_slot(name.bucket.encode())
+    for resource in RESOURCES:
+        name = names(store.prefix, resource)
+        for key in (name.lock, name.fence, name.index, name.tombstone("f" * 32), name.record("e" * 32)):
+            assert cluster.nodes[0].run("CLUSTER", "KEYSLOT", key) == key_slot(name.bucket.encode())
 
 
 def test_renewals_of_many_nodes(store: ClusterStore) -> None:
     """One call renews leases on every node; one that is not held says so and the rest are renewed."""
-    holds = [take(store, resource) for resource in RESOURCES]
-    assert len({key_slot(hold.names.bucket.encode()) for hold in holds}) > 20
-    store.release(holds[7])
-    assert store.renew(holds, 1.0) == [number != 7 for number in range(len(holds))]
-    for hold in holds:
-        store.release(hold)
+    locks = [held_lock(store, resource) for resource in RESOURCES]
+    assert len({key_slot(lock.names.bucket.encode()) for lock in locks}) > 20
+    store.release(locks[7])
+    assert store.renew(locks, 1.0) == [number != 7 for number in range(len(locks))]
+    for lock in locks:
+        store.release(lock)
 
 
 def test_forgotten_scripts(cluster: Cluster, store: ClusterStore) -> None:
     """SCRIPT FLUSH between acquire, renewal and release is not noticed, in batches over all nodes neither (B38)."""
-    holds = [take(store, resource) for resource in RESOURCES[:10]]
+    locks = [held_lock(store, resource) for resource in RESOURCES[:10]]
     for node in cluster.nodes:
-        with node.client() as client:
-            client.script_flush()
-    assert store.renew(holds, 1.0) == [True] * 10
+        node.run("SCRIPT", "FLUSH")
+    assert store.renew(locks, 1.0) == [True] * 10
     for node in cluster.nodes:
-        with node.client() as client:
-            client.script_flush()
-    assert [store.release(hold) for hold in holds] == [True] * 10
+        node.run("SCRIPT", "FLUSH")
+    assert [store.release(lock) for lock in locks] == [True] * 10
 
 
 def test_a_slot_that_moved_is_followed(cluster: Cluster, store: ClusterStore) -> None:
     """MOVED: the call goes to the new owner at once, and the next call asks it first; so does a renewal."""
     resource = "moved:1"
     slot = key_slot(names(store.prefix, resource).bucket.encode())
-    take(store, "warm:1")  # the store knows the cluster as it was
+    held_lock(store, "warm:1")  # the store knows the cluster as it was
     cluster.move(slot, (home(cluster, slot) + 1) % 3)
     try:
-        hold = take(store, resource)
-        assert store.renew([hold, *[take(store, other) for other in RESOURCES[:5]]], 1.0) == [True] * 6
-        with cluster.nodes[(home(cluster, slot) + 1) % 3].client() as client:
-            assert client.exists(hold.names.lock) == 1
-            keys = client.keys(f"{hold.names.bucket}*")
-            client.delete(*keys)
+        lock = held_lock(store, resource)
+        assert store.renew([lock, *[held_lock(store, other) for other in RESOURCES[:5]]], 1.0) == [True] * 6
+        node = cluster.nodes[(home(cluster, slot) + 1) % 3]
+        assert node.run("EXISTS", lock.names.lock) == 1
+        node.run("DEL", *node.run("KEYS", f"{lock.names.bucket}*"))
     finally:
         cluster.move(slot, home(cluster, slot))
-    assert store.renew([hold], 1.0) == [False]  # moved back, without its lock
+    assert store.renew([lock], 1.0) == [False]  # moved back, without its lock
     for other in RESOURCES[:5]:
-        with cluster.nodes[home(cluster, key_slot(names(store.prefix, other).bucket.encode()))].client() as client:
-            client.delete(names(store.prefix, other).lock)
+        name = names(store.prefix, other)
+        cluster.nodes[home(cluster, key_slot(name.bucket.encode()))].run("DEL", name.lock)
 
 
 def test_a_slot_on_its_way(cluster: Cluster, store: ClusterStore) -> None:
@@ -123,19 +118,19 @@ def test_a_slot_on_its_way(cluster: Cluster, store: ClusterStore) -> None:
         try:
             assert store.peek(name) is None
             with pytest.raises(StoreUnavailable, match="TRYAGAIN") as caught:
-                take(store, resource)
+                held_lock(store, resource)
             assert caught.value.denied is False
         finally:
             here.execute_command("CLUSTER", "SETSLOT", slot, "STABLE")
             there.execute_command("CLUSTER", "SETSLOT", slot, "STABLE")
-    assert store.release(take(store, resource))
+    assert store.release(held_lock(store, resource))
 
 
 def test_any_seed_will_do(cluster: Cluster) -> None:
     """One node that answers is enough, and dead ones before it cost no more than their part of the call's bound."""
     alive = cluster.nodes[2].port
     store = open_store(f"redis+cluster://127.0.0.1:1,127.0.0.1:2,127.0.0.1:{alive}", timeout=1.0)
-    assert store.release(take(store, "seeds:1"))
+    assert store.release(held_lock(store, "seeds:1"))
     store.close()
 
 
@@ -143,7 +138,7 @@ def test_nobody_there() -> None:
     """No node answers: out of reach, in bounded time, with the reason."""
     store = open_store("redis+cluster://127.0.0.1:1,127.0.0.1:2", timeout=0.5)
     with pytest.raises(StoreUnavailable, match="Connection refused") as caught:
-        take(store, "nobody:1")
+        held_lock(store, "nobody:1")
     assert caught.value.denied is False
 
 
@@ -151,28 +146,28 @@ def test_a_server_that_is_no_cluster(start_server: StartServer) -> None:
     """The server's own words say what is wrong."""
     single = start_server()
     with pytest.raises(StoreUnavailable, match="cluster support disabled"):
-        take(open_store(f"redis+cluster://127.0.0.1:{single.port}"), "single:1")
+        held_lock(open_store(f"redis+cluster://127.0.0.1:{single.port}"), "single:1")
 
 
 def test_a_silent_node_spoils_no_other(cluster: Cluster) -> None:
     """A node that accepts and never answers: leases on the others are renewed in time, its own are unknown."""
     store = open_store(cluster.url(), timeout=0.5)
-    holds = [take(store, resource) for resource in RESOURCES]
-    assert store.renew(holds, 0.5) == [True] * len(holds)
+    locks = [held_lock(store, resource) for resource in RESOURCES]
+    assert store.renew(locks, 0.5) == [True] * len(locks)
     cluster.nodes[1].pause()
     try:
         start = time.monotonic()
-        found = store.renew(holds, 0.4)
+        found = store.renew(locks, 0.4)
         assert time.monotonic() - start < 0.4 + 1.0
-        theirs = [home(cluster, key_slot(hold.names.bucket.encode())) == 1 for hold in holds]
+        theirs = [home(cluster, key_slot(lock.names.bucket.encode())) == 1 for lock in locks]
         assert any(theirs)
         assert found == [None if silent else True for silent in theirs]
         with pytest.raises(StoreUnavailable):
-            store.release(holds[theirs.index(True)])
+            store.release(locks[theirs.index(True)])
     finally:
         cluster.nodes[1].resume()
-    for hold in holds:
-        store.release(hold)
+    for lock in locks:
+        store.release(lock)
     store.close()
 
 
@@ -186,18 +181,16 @@ def test_replicas_take_over(tmp_path: Path) -> None:
         first, second = [r for r in RESOURCES if home(cluster, key_slot(names(store.prefix, r).bucket.encode())) == 0][
             :2
         ]
-        hold = take_soon(careful, first)
+        lock = held_lock_soon(careful, first)
         assert is_held(store, first)
         cluster.nodes[0].kill()
         with pytest.raises(StoreUnavailable) as caught:
-            take(store, second)
+            held_lock(store, second)
         assert caught.value.denied is False
-        assert store.release(take_soon(store, second))
-        taken = store.acquire(ask(store, first))
-        assert isinstance(taken, Taken)  # acknowledged by the replica, so it is there
-        assert taken.fence == hold.fence
-        assert store.release(hold)
-        assert take(store, first).fence > hold.fence
+        assert store.release(held_lock_soon(store, second))
+        assert Owner(store, key=first).taken().fence == lock.fence  # acknowledged by the replica, so it is there
+        assert store.release(lock)
+        assert held_lock(store, first).fence > lock.fence
         store.close()
         careful.close()
     finally:

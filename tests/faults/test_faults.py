@@ -14,16 +14,15 @@ import pytest
 
 from celery_singleton_lock import Lock, StoreUnavailable, open_store
 from celery_singleton_lock.locks.answers import Granted, Taken
-from celery_singleton_lock.locks.guard import Guard
 from celery_singleton_lock.locks.protocol import AcquireRequest
 
 from ..support.ledger import Ledger
+from ..support.locks import guard_on, held_guard, lease_of, warm
 from ..support.network import Network
 from ..support.process import Process
 from ..support.servers import Server, StartServer, missing, valkey_binary
 from ..support.waiting import eventually
 from .conftest import Deployment
-from .rules import granted, guard, warm
 
 ROOT = Path(__file__).parents[2]
 TTL = 2.0
@@ -31,20 +30,17 @@ TTL = 2.0
 
 def flush(server: Server) -> None:
     """It forgets everything."""
-    with server.client() as client:
-        client.flushall()
+    server.run("FLUSHALL")
 
 
 def forget_scripts(server: Server) -> None:
     """It forgets the scripts."""
-    with server.client() as client:
-        client.script_flush()
+    server.run("SCRIPT", "FLUSH")
 
 
 def kill_clients(server: Server) -> None:
     """It closes every connection."""
-    with server.client() as client:
-        client.execute_command("CLIENT", "KILL", "TYPE", "normal")
+    server.run("CLIENT", "KILL", "TYPE", "normal")
 
 
 def pause_shortly(server: Server) -> None:
@@ -61,43 +57,38 @@ FORGETTING = [flush, Server.restart]
 @pytest.mark.parametrize("fault", MILD, ids=lambda fault: fault.__name__)
 def test_mild_faults_cost_no_lease(deployment: Deployment, fault: Callable[[Server], None]) -> None:
     """Whatever is shorter than the lease, on every server at once, is outlived: no overlap, nothing to know (B38)."""
-    store = deployment.store(timeout=0.5)
-    warm(store)
-    one = Guard(store, "order:7", ttl=TTL)
-    granted(one)
+    store = deployment.warm_store(timeout=0.5)
+    guard = held_guard(store, ttl=TTL, renewed=True)
     for _ in range(3):
         for server in deployment.servers:
             fault(server)
         time.sleep(TTL / 3)
-        assert isinstance(guard(deployment.store()).acquire(), Taken)
-    assert one.lease is not None
-    assert not one.lease.lost
-    assert one.release() is True
+        assert isinstance(guard_on(deployment.store()).acquire(), Taken)
+    assert not lease_of(guard).lost
+    assert guard.release() is True
 
 
 @pytest.mark.parametrize("fault", FORGETTING, ids=["flush", "restart"])
 def test_memory_loss(deployment: Deployment, ledger: Ledger, fault: Callable[[Server], None]) -> None:
     """One server that forgets: a single one's lease is lost and known, a quorum's goes on; fences order the rest."""
-    store = deployment.store(timeout=0.5)
-    warm(store)
-    one = Guard(store, "order:7", ttl=TTL)
-    first = granted(one).fence
+    store = deployment.warm_store(timeout=0.5)
+    guard = held_guard(store, ttl=TTL, renewed=True)
+    first = lease_of(guard).fence
     assert ledger.write("order:7", first)
     fault(deployment.servers[0])
-    assert one.lease is not None
     if len(deployment.servers) == 1:
-        eventually(lambda: one.lease is not None and one.lease.lost, 2 * TTL, "the loss")
-        second = granted(guard(deployment.store())).fence
+        eventually(lambda: lease_of(guard).lost, 2 * TTL, "the loss")
+        second = lease_of(held_guard(deployment.store())).fence
         assert second > first
         assert ledger.write("order:7", second)
         assert not ledger.write("order:7", first)
     else:
         time.sleep(1.5 * TTL)
-        assert not one.lease.lost
-        assert isinstance(guard(deployment.store()).acquire(), Taken)
+        assert not lease_of(guard).lost
+        assert isinstance(guard_on(deployment.store()).acquire(), Taken)
         names_there = [key for key in deployment.stored()[0] if ":lock:" in key]
         assert names_there, "the server was not set again"
-        assert one.release() is True
+        assert guard.release() is True
 
 
 def test_restart_with_memory(start_server: StartServer, tmp_path: Path) -> None:
@@ -106,15 +97,13 @@ def test_restart_with_memory(start_server: StartServer, tmp_path: Path) -> None:
     directory.mkdir()
     server = start_server("--appendonly", "yes", "--appendfsync", "always", "--dir", str(directory))
     store = open_store(server.url(), timeout=0.3)
-    one = Guard(store, "order:7", ttl=3.0)
-    granted(one)
+    guard = held_guard(store, ttl=3.0, renewed=True)
     server.restart()
     other = open_store(server.url(), timeout=0.5)
-    assert isinstance(guard(other).acquire(), Taken)
+    assert isinstance(guard_on(other).acquire(), Taken)
     time.sleep(1.2)
-    assert one.lease is not None
-    assert not one.lease.lost
-    assert one.release() is True
+    assert not lease_of(guard).lost
+    assert guard.release() is True
     for made in (store, other):
         made.close()
 
@@ -122,20 +111,18 @@ def test_restart_with_memory(start_server: StartServer, tmp_path: Path) -> None:
 def test_majority_forgets(three: Deployment, ledger: Ledger) -> None:
     """Two of three forget at once: an overlap may be, the older holder is told by its next renewal, and the fence
     keeps its late writes out."""
-    store = three.store(timeout=0.5)
-    warm(store)
-    one = Guard(store, "order:7", ttl=TTL)
-    first = granted(one).fence
+    store = three.warm_store(timeout=0.5)
+    guard = held_guard(store, ttl=TTL, renewed=True)
+    first = lease_of(guard).fence
     for server in three.servers[:2]:
         flush(server)
-    second = Guard(three.store(), "order:7", ttl=TTL)
-    newer = granted(second).fence
+    second = held_guard(three.store(), ttl=TTL, renewed=True)
+    newer = lease_of(second).fence
     assert newer > first
     assert ledger.write("order:7", newer)
     assert not ledger.write("order:7", first)
-    eventually(lambda: one.lease is not None and one.lease.lost, 2 * TTL, "the loss")
-    assert second.lease is not None
-    assert not second.lease.lost
+    eventually(lambda: lease_of(guard).lost, 2 * TTL, "the loss")
+    assert not lease_of(second).lost
     assert second.release() is True
 
 
@@ -155,12 +142,11 @@ def test_holder_stands_still(deployment: Deployment, ledger: Ledger, tmp_path: P
         began = time.monotonic()
         assert lock.acquire(blocking_timeout=10)
         assert time.monotonic() - began < TTL + 2.0
-        assert lock.lease is not None
-        assert ledger.write("order:7", lock.lease.fence)
+        assert ledger.write("order:7", lease_of(lock).fence)
         holder.resume()
         holder.wait_for_log("admitted=")
         assert "lost=True admitted=False" in holder.log()
-        assert lock.lease.lost is False
+        assert lease_of(lock).lost is False
         assert lock.release() is True
         assert ledger.fences("order:7") == sorted(ledger.fences("order:7"))
     finally:
@@ -169,23 +155,22 @@ def test_holder_stands_still(deployment: Deployment, ledger: Ledger, tmp_path: P
 
 def test_pause_between_computing_and_sending(deployment: Deployment) -> None:
     """B51: who stood still for 2 x ttl before its request went out is judged by the clock from before that."""
-    store = deployment.store()
-    warm(store)
+    store = deployment.warm_store()
     ttl = 0.9
-    ask = store.acquire
+    acquire = store.acquire
 
     def late(request: AcquireRequest) -> object:
         time.sleep(2 * ttl)  # as SIGSTOP and SIGCONT would, here at exactly this point
-        return ask(request)
+        return acquire(request)
 
     store.acquire = late  # type: ignore[method-assign, assignment]
-    one = guard(store, ttl=ttl)
+    guard = guard_on(store, ttl=ttl)
     with pytest.raises(StoreUnavailable) as caught:
-        one.acquire()
+        guard.acquire()
     assert caught.value.contended or "time" in str(caught.value)
-    assert one.lease is None
-    store.acquire = ask  # type: ignore[method-assign]
-    assert isinstance(guard(store).acquire(), Granted)
+    assert guard.lease is None
+    store.acquire = acquire  # type: ignore[method-assign]
+    assert isinstance(guard_on(store).acquire(), Granted)
 
 
 def clock_server(start_server: StartServer, directory: Path, offset: Path) -> Server:
@@ -206,8 +191,7 @@ def clock_server(start_server: StartServer, directory: Path, offset: Path) -> Se
 def set_clock(server: Server, offset: Path, seconds: str) -> None:
     """Move the server's clock, and return when it is there."""
     offset.write_text(f"{seconds}\n")
-    with server.client() as client:
-        eventually(lambda: abs(client.time()[0] - time.time() - int(seconds)) < 60, message="the server's new clock")
+    eventually(lambda: abs(server.run("TIME")[0] - time.time() - int(seconds)) < 60, message="the server's new clock")
 
 
 @pytest.mark.parametrize("jump", ["+3600", "-3600"])
@@ -222,23 +206,21 @@ def test_clock_of_a_server_jumps(
     set_clock(servers[0], offset, jump)
     set_clock(servers[0], offset, "+0")
     deployment = Deployment(servers, network)
-    store = deployment.store(timeout=0.5)
-    warm(store)
-    one = Guard(store, "order:7", ttl=TTL)
-    first = granted(one).fence
+    store = deployment.warm_store(timeout=0.5)
+    guard = held_guard(store, ttl=TTL, renewed=True)
+    first = lease_of(guard).fence
     set_clock(servers[0], offset, jump)
-    assert one.lease is not None
     time.sleep(1.2 * TTL)
     if count == 1 and jump.startswith("+"):
-        assert one.lease.lost
+        assert lease_of(guard).lost
     else:
-        assert not one.lease.lost
-        assert one.release() is True
-    second = guard(deployment.store())
-    assert granted(second).fence > first
+        assert not lease_of(guard).lost
+        assert guard.release() is True
+    second = held_guard(deployment.store())
+    assert lease_of(second).fence > first
     second.release()
     set_clock(servers[0], offset, "+0")
-    assert granted(guard(deployment.store())).fence > first
+    assert lease_of(held_guard(deployment.store())).fence > first
     deployment.close()
 
 
@@ -287,8 +269,8 @@ def test_partition(
     store = open_store([*urls, near.url()], timeout=0.5)
     warm(store)
     lost: list[float] = []
-    one = Guard(store, "order:7", ttl=TTL, on_lost=lambda _: lost.append(time.time()))
-    first = granted(one).fence
+    guard = held_guard(store, ttl=TTL, renewed=True, on_lost=lambda _: lost.append(time.time()))
+    first = lease_of(guard).fence
     assert ledger.write("order:7", first)
     os.system(f"ip link set {NAMESPACE[:12]}a down")
     argv = [*enter, sys.executable, "-m", "tests.faults.holder", str(tmp_path / "ledger.sqlite"), "3"]
@@ -300,7 +282,7 @@ def test_partition(
         assert time.time() >= lost[0]
         began = time.monotonic()
         with pytest.raises(StoreUnavailable):
-            one.release()
+            guard.release()
         assert time.monotonic() - began < TTL
         eventually(lambda: ledger.fences("order:7")[-1] > first, message="a write of the newer holder")
         assert not ledger.write("order:7", first)

@@ -8,9 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from celery_singleton_lock import LockConfigError, StoreUnavailable, open_store
-from celery_singleton_lock.locks.answers import Taken
 
-from ..support.asking import ask, is_held, take, take_soon
+from ..support.locks import Owner, held_lock, held_lock_soon, is_held
 from ..support.servers import Server, StartServer
 
 
@@ -20,7 +19,7 @@ def pair(start_server: StartServer) -> Iterator[tuple[Server, Server]]:
     master = start_server("--repl-diskless-sync-delay", "0")
     replica = start_server("--replicaof", "127.0.0.1", str(master.port))
     store = open_store(master.url(), min_replicas=1)
-    store.release(take_soon(store, "warm"))
+    store.release(held_lock_soon(store, "warm"))
     store.close()
     yield master, replica
     replica.resume()
@@ -32,9 +31,9 @@ def test_a_granted_lock_is_on_the_replica(pair: tuple[Server, Server]) -> None:
     store = open_store(master.url(), min_replicas=1)
     with replica.client() as client:
         for number in range(20):
-            hold = take(store, f"order:{number}")
-            assert client.get(hold.names.fence) == str(hold.fence)
-            assert client.exists(hold.names.lock) == 1
+            lock = held_lock(store, f"order:{number}")
+            assert client.get(lock.names.fence) == str(lock.fence)
+            assert client.exists(lock.names.lock) == 1
     store.close()
 
 
@@ -46,7 +45,7 @@ def test_too_few(pair: tuple[Server, Server]) -> None:
         store = open_store(master.url(), timeout=0.4, min_replicas=needed)
         start = time.monotonic()
         with pytest.raises(StoreUnavailable, match=f"{found} of {needed} replicas") as caught:
-            take(store, "order:1")
+            held_lock(store, "order:1")
         assert time.monotonic() - start < 0.4 + 2.0
         assert caught.value.denied is False
         assert not is_held(store, "order:1")
@@ -57,11 +56,11 @@ def test_taken_waits_for_nobody(pair: tuple[Server, Server]) -> None:
     """Only a grant waits for replicas, though a renewal has written what they do not have yet."""
     master, replica = pair
     store = open_store(master.url(), timeout=5.0, min_replicas=1)
-    hold = take(store, "order:1")
+    lock = held_lock(store, "order:1")
     replica.pause()
     start = time.monotonic()
-    assert store.renew([hold], 5.0) == [True]
-    assert isinstance(store.acquire(ask(store, "order:1")), Taken)
+    assert store.renew([lock], 5.0) == [True]
+    assert Owner(store, key="order:1").taken()
     assert time.monotonic() - start < 2.0
     store.close()
 
@@ -69,11 +68,10 @@ def test_taken_waits_for_nobody(pair: tuple[Server, Server]) -> None:
 def test_a_user_that_may_not_wait(pair: tuple[Server, Server]) -> None:
     """WAIT that is refused makes no grant, and the lock is given back."""
     master, _ = pair
-    with master.client() as client:
-        client.execute_command("ACL", "SETUSER", "app", "on", ">pw", "~*", "+@all", "-wait")
+    master.run("ACL", "SETUSER", "app", "on", ">pw", "~*", "+@all", "-wait")
     store = open_store(master.url().replace("//", "//app:pw@"), min_replicas=1)
     with pytest.raises(StoreUnavailable, match="NOPERM") as caught:
-        take(store, "order:1")
+        held_lock(store, "order:1")
     assert caught.value.denied is True
     assert not is_held(store, "order:1")
     store.close()

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from celery_singleton_lock import StoreUnavailable, open_store
-from celery_singleton_lock.locks.answers import Taken
 
-from ..support.asking import ask, is_held, take, take_soon
+from ..support.locks import Owner, held_lock, held_lock_soon, is_held
 from ..support.sentinel import NAME, Watched
 from ..support.servers import StartServer
 
@@ -27,12 +26,11 @@ def watched(start_server: StartServer, tmp_path: Path) -> Iterator[Watched]:
 def test_calls_go_to_the_master(watched: Watched) -> None:
     """The store works on the master that the Sentinels name, in the URL's database, in both forms of the URL."""
     store = open_store(watched.url())
-    take(store, "order:7")
-    with watched.master.client() as client:
-        assert len(client.keys("*lock:order:7")) == 1
+    held_lock(store, "order:7")
+    assert len(watched.master.run("KEYS", "*lock:order:7")) == 1
     kombu = ";".join(f"sentinel://127.0.0.1:{sentinel.port}/0" for sentinel in watched.sentinels)
     same = open_store(f"{kombu}?master_name={NAME}")
-    assert isinstance(same.acquire(ask(same, "order:7")), Taken)
+    assert Owner(same, key="order:7").taken()
     for each in (store, same):
         each.close()
 
@@ -43,7 +41,7 @@ def test_one_sentinel_is_enough(watched: Watched) -> None:
     watched.sentinels[0].kill()
     watched.sentinels[1].pause()
     start = time.monotonic()
-    take(store, "order:1")
+    held_lock(store, "order:1")
     assert time.monotonic() - start < 5.0  # the silent one's share is a third
     watched.sentinels[1].resume()
     store.close()
@@ -53,10 +51,10 @@ def test_unknown_master_and_nobody_there(watched: Watched) -> None:
     """No Sentinel can name the master: out of reach, in bounded time, with the reason and no password."""
     unknown = open_store(watched.url().replace(NAME, "another"))
     with pytest.raises(StoreUnavailable, match="knows no master named 'another'"):
-        take(unknown, "order:1")
+        held_lock(unknown, "order:1")
     nobody = open_store(f"sentinel://:s3cret@127.0.0.1:1;127.0.0.1:2?master_name={NAME}&sentinel_password=s3cret")
     with pytest.raises(StoreUnavailable, match="Connection refused") as caught:
-        take(nobody, "order:1")
+        held_lock(nobody, "order:1")
     assert caught.value.denied is False
     assert "s3cret" not in str(caught.value) + repr(nobody)
 
@@ -64,19 +62,18 @@ def test_unknown_master_and_nobody_there(watched: Watched) -> None:
 def test_a_demoted_master_is_left(watched: Watched) -> None:
     """READONLY: the master of before follows another now. Nothing was carried out, and the same call goes there."""
     store = open_store(watched.url(), timeout=1.0)
-    first = take(store, "order:1")
+    first = held_lock(store, "order:1")
     watched.until_agreed()
     # What a failover does, but the connections are kept: the old master's clients are not told.
     with watched.replica.client() as replica, watched.master.client() as master:
         for sentinel in watched.sentinels:
-            with sentinel.client() as client:
-                client.execute_command("SENTINEL", "REMOVE", NAME)
-                client.execute_command("SENTINEL", "MONITOR", NAME, "127.0.0.1", watched.replica.port, 2)
+            sentinel.run("SENTINEL", "REMOVE", NAME)
+            sentinel.run("SENTINEL", "MONITOR", NAME, "127.0.0.1", watched.replica.port, 2)
         replica.execute_command("REPLICAOF", "NO", "ONE")
         master.execute_command("CONFIG", "SET", "replica-read-only", "yes")
         master.execute_command("REPLICAOF", "127.0.0.1", str(watched.replica.port))
         assert store.renew([first], 1.0) == [True]
-        second = take(store, "order:2")
+        second = held_lock(store, "order:2")
         assert second.fence > first.fence
         assert len(replica.keys("*lock:order:2")) == 1
     store.close()
@@ -88,21 +85,21 @@ def test_a_failover_is_followed(watched: Watched) -> None:
     watched.until_agreed()
     store = open_store(watched.url(), timeout=0.5)
     careful = open_store(watched.url(), timeout=0.5, min_replicas=1)
-    first = take(careful, "order:1")
-    take(store, "order:0")
+    first = held_lock(careful, "order:1")
+    held_lock(store, "order:0")
     watched.master.kill()
     start = time.monotonic()
     with pytest.raises(StoreUnavailable) as caught:
-        take(store, "order:2")
+        held_lock(store, "order:2")
     assert time.monotonic() - start < 0.5 + 2.0
     assert caught.value.denied is False
     watched.until_promoted()
-    second = take(store, "order:2")  # the idle connection is to the dead one: the call finds the new one by itself
+    second = held_lock(store, "order:2")  # the idle connection is to the dead one: the call finds the new one by itself
     assert second.fence > first.fence
     assert is_held(store, "order:1")  # it was acknowledged by the replica
     assert store.renew([first, second], 1.0) == [True, True]
     assert store.release(first)
-    assert take_soon(store, "order:1").fence > first.fence
+    assert held_lock_soon(store, "order:1").fence > first.fence
     for each in (store, careful):
         each.close()
 
@@ -118,13 +115,13 @@ def test_credentials_of_sentinels_and_servers(start_server: StartServer, tmp_pat
         try:
             url = f"sentinel://:pa%3Ass@127.0.0.1:{port}/2?master_name={NAME}&sentinel_password=sent%2Finel"
             store = open_store(url)
-            take(store, "order:1")
+            held_lock(store, "order:1")
             with watched.master.client(db=2) as client:
                 assert len(client.keys("*lock:order:1")) == 1
             store.close()
             for wrong in (url.replace("pa%3Ass", "no"), url.replace("sent%2Finel", "no")):
                 with pytest.raises(StoreUnavailable, match="WRONGPASS") as caught:
-                    take(open_store(wrong), "order:2")
+                    held_lock(open_store(wrong), "order:2")
                 assert caught.value.denied is True
         finally:
             watched.stop()

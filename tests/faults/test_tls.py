@@ -16,7 +16,7 @@ from celery import Celery
 from celery_singleton_lock import StoreUnavailable, open_store
 from celery_singleton_lock.tasks.settings import LockSettings
 
-from ..support.asking import take
+from ..support.locks import held_lock
 from ..support.tls import Certificates, TlsServer
 
 PASSWORD = "p@ss:w/ord#ü %?;,"
@@ -33,8 +33,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 def server(tmp_path_factory: pytest.TempPathFactory, certificates: Certificates) -> Iterator[TlsServer]:
     """A server that asks no certificate of its clients."""
     server = TlsServer(tmp_path_factory.mktemp("tls"), certificates)
-    with server.client() as client:
-        client.execute_command("ACL", "SETUSER", USER, "on", f">{PASSWORD}", "~*", "+@all")
+    server.run("ACL", "SETUSER", USER, "on", f">{PASSWORD}", "~*", "+@all")
     yield server
     server.stop()
 
@@ -50,7 +49,7 @@ def strict(tmp_path_factory: pytest.TempPathFactory, certificates: Certificates)
 def works(url: str, **options: Any) -> None:
     """A lock can be taken and freed there."""
     store = open_store(url, **options)
-    assert store.release(take(store, "order:1"))
+    assert store.release(held_lock(store, "order:1"))
     store.close()
 
 
@@ -66,7 +65,7 @@ def test_a_server_that_is_not_trusted(server: TlsServer, certificates: Certifica
     """A certificate of an unknown authority is denied: it is never a reason to run without a lock."""
     url = f"rediss://127.0.0.1:{server.tls_port}/0?{query.format(stranger=certificates.crt('stranger'))}"
     with pytest.raises(StoreUnavailable, match="CERTIFICATE_VERIFY_FAILED") as caught:
-        take(open_store(url), "order:1")
+        held_lock(open_store(url), "order:1")
     assert caught.value.denied is True
 
 
@@ -74,7 +73,7 @@ def test_another_hosts_certificate(server: TlsServer, certificates: Certificates
     """The name is checked, unless the URL says not to."""
     url = f"rediss://localhost:{server.tls_port}/0?ssl_ca_certs={certificates.crt('ca')}"
     with pytest.raises(StoreUnavailable, match="CERTIFICATE_VERIFY_FAILED"):
-        take(open_store(url), "order:1")
+        held_lock(open_store(url), "order:1")
     works(f"{url}&ssl_check_hostname=false")
 
 
@@ -83,7 +82,7 @@ def test_a_clients_certificate(strict: TlsServer, certificates: Certificates) ->
     url = f"rediss://127.0.0.1:{strict.tls_port}/0?ssl_ca_certs={certificates.crt('ca')}"
     works(f"{url}&ssl_certfile={certificates.crt('client')}&ssl_keyfile={certificates.key('client')}")
     with pytest.raises(StoreUnavailable, match="CERTIFICATE_REQUIRED") as caught:
-        take(open_store(url), "order:1")
+        held_lock(open_store(url), "order:1")
     assert caught.value.denied is True
 
 
@@ -92,7 +91,7 @@ def test_the_wrong_kind_of_port(server: TlsServer) -> None:
     for url in (f"rediss://127.0.0.1:{server.port}/0?ssl_cert_reqs=none", f"redis://127.0.0.1:{server.tls_port}/0"):
         start = time.monotonic()
         with pytest.raises(StoreUnavailable) as caught:
-            take(open_store(url, timeout=0.5), "order:1")
+            held_lock(open_store(url, timeout=0.5), "order:1")
         assert time.monotonic() - start < 0.5 + 2.0
         assert caught.value.denied is False
 
@@ -102,7 +101,7 @@ def test_a_handshake_that_never_ends() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         start = time.monotonic()
         with pytest.raises(StoreUnavailable):
-            take(open_store(f"rediss://:pw@127.0.0.1:{silent.getsockname()[1]}/1", timeout=0.4), "order:1")
+            held_lock(open_store(f"rediss://:pw@127.0.0.1:{silent.getsockname()[1]}/1", timeout=0.4), "order:1")
         assert time.monotonic() - start < 0.4 + 2.0
 
 
@@ -120,12 +119,12 @@ def test_a_quorum_by_tls(server: TlsServer, strict: TlsServer, certificates: Cer
     )
     with server.client() as client:
         for _ in range(5):
-            hold = take(store, "order:1")
-            assert store.renew([hold], 1.0) == [True]
-            assert store.release(hold)
+            lock = held_lock(store, "order:1")
+            assert store.renew([lock], 1.0) == [True]
+            assert store.release(lock)
         before = client.info("stats")["total_connections_received"]
         time.sleep(0.7)  # a connection outlives the bound of the call that opened it
-        assert store.release(take(store, "order:1"))
+        assert store.release(held_lock(store, "order:1"))
         assert client.info("stats")["total_connections_received"] == before
     store.close()
 
@@ -137,7 +136,7 @@ def test_user_and_password(server: TlsServer) -> None:
     works(f"unix://{user}:{password}@{server.socket}?db=2")
     works(f"redis://127.0.0.1:{server.port}/2?username={user}&password={password}")
     with pytest.raises(StoreUnavailable, match="WRONGPASS") as caught:
-        take(open_store(f"redis://{user}:{password}x@127.0.0.1:{server.port}/2"), "order:1")
+        held_lock(open_store(f"redis://{user}:{password}x@127.0.0.1:{server.port}/2"), "order:1")
     assert PASSWORD not in str(caught.value)
     assert password not in str(caught.value)
 
@@ -146,17 +145,17 @@ def test_user_and_password(server: TlsServer) -> None:
 def test_unix_socket(server: TlsServer, form: str) -> None:
     """redis-py's and Celery's words for a socket and its database."""
     store = open_store(form.format(server.socket))
-    hold = take(store, "order:1")
+    lock = held_lock(store, "order:1")
     with server.client(db=5) as client:
-        assert client.exists(hold.names.lock) == 1
-    store.release(hold)
+        assert client.exists(lock.names.lock) == 1
+    store.release(lock)
     store.close()
 
 
 def test_no_socket_there(tmp_path: Path) -> None:
     """A socket that is not there is out of reach."""
     with pytest.raises(StoreUnavailable):
-        take(open_store(f"unix://{tmp_path}/none.sock"), "order:1")
+        held_lock(open_store(f"unix://{tmp_path}/none.sock"), "order:1")
 
 
 CA = {"ssl_cert_reqs": ssl.CERT_REQUIRED, "ssl_ca_certs": "{ca}"}
@@ -190,8 +189,8 @@ def test_where_the_app_points(server: TlsServer, certificates: Certificates, con
     app = Celery("shop", set_as_current=False)
     app.conf.update(filled(conf))
     store = LockSettings(app).store
-    hold = take(store, "order:1")
+    lock = held_lock(store, "order:1")
     with server.client(db=4) as client:
-        assert client.exists(hold.names.lock) == 1
-    store.release(hold)
+        assert client.exists(lock.names.lock) == 1
+    store.release(lock)
     store.close()

@@ -48,18 +48,15 @@ class Cluster:
     def _join(self) -> None:
         first = self.nodes[0]
         for number, node in enumerate(self.nodes):
-            with node.client() as client:
-                if number < self.masters:
-                    begin, end = self.slots(number)
-                    client.execute_command("CLUSTER", "ADDSLOTSRANGE", begin, end)
-                client.execute_command("CLUSTER", "SET-CONFIG-EPOCH", number + 1)
-                client.execute_command("CLUSTER", "MEET", "127.0.0.1", first.port)
+            if number < self.masters:
+                node.run("CLUSTER", "ADDSLOTSRANGE", *self.slots(number))
+            node.run("CLUSTER", "SET-CONFIG-EPOCH", number + 1)
+            node.run("CLUSTER", "MEET", "127.0.0.1", first.port)
         eventually(
             lambda: all(self._known(node) == len(self.nodes) for node in self.nodes), message="the nodes' meeting"
         )
         for number in range(self.masters, len(self.nodes)):
-            with self.nodes[number].client() as client:
-                client.execute_command("CLUSTER", "REPLICATE", self.id(self.nodes[number % self.masters]))
+            self.nodes[number].run("CLUSTER", "REPLICATE", self.id(self.nodes[number % self.masters]))
         eventually(lambda: all(self.ok(node) for node in self.nodes), message="the cluster's state")
 
     def slots(self, number: int) -> tuple[int, int]:
@@ -70,8 +67,7 @@ class Cluster:
         return int(self._info(node)["cluster_known_nodes"])
 
     def _info(self, node: Server) -> dict[str, str]:
-        with node.client() as client:
-            lines = str(client.execute_command("CLUSTER", "INFO")).splitlines()
+        lines = str(node.run("CLUSTER", "INFO")).splitlines()
         return dict(line.split(":", 1) for line in lines if ":" in line)
 
     def ok(self, node: Server) -> bool:
@@ -83,15 +79,13 @@ class Cluster:
 
     def id(self, node: Server) -> str:
         """A node's name in the cluster."""
-        with node.client() as client:
-            return str(client.execute_command("CLUSTER", "MYID"))
+        return str(node.run("CLUSTER", "MYID"))
 
     def move(self, slot: int, to: int) -> None:
         """Give a slot that is empty to the master ``to``; every master is told."""
         name = self.id(self.nodes[to])
         for number in [to, *(number for number in range(self.masters) if number != to)]:
-            with self.nodes[number].client() as client:
-                client.execute_command("CLUSTER", "SETSLOT", slot, "NODE", name)
+            self.nodes[number].run("CLUSTER", "SETSLOT", slot, "NODE", name)
 
     def url(self) -> str:
         """A URL of all the nodes."""
@@ -108,17 +102,9 @@ class _Node(Server):
         home = directory / f"node-{number}"
         home.mkdir()
         port = _port()
-        options = (
-            "--cluster-enabled",
-            "yes",
-            "--cluster-node-timeout",
-            "1000",
-            "--cluster-port",
-            str(port + 10_000),
-            *more,
-        )
         self._own = port
-        super().__init__(valkey_binary(), home, *options, name=f"node-{number}")
+        options = ("--cluster-enabled", "yes", "--cluster-node-timeout", "1000", "--cluster-port", str(port + 10_000))
+        super().__init__(valkey_binary(), home, *options, *more, name=f"node-{number}")
 
     def _ready(self) -> bool:
         if self.port != self._own:  # the base class takes any free port; a node's bus needs one that goes with it

@@ -7,6 +7,8 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from .waiting import eventually
+
 
 class _End(asyncio.Protocol):
     """One side of one connection through a cable."""
@@ -87,6 +89,12 @@ class Cable:
     def heal(self) -> None:
         """Sound again; what was held arrives now. Connections that lost replies break."""
         self.network.do(self._heal)
+
+    def lose_held(self) -> None:
+        """Wait until a request is held, and lose it with its connection; new ones are sound."""
+        eventually(lambda: self._waiting, 20, "a request")
+        self.cut()
+        self.heal()
 
     def carry(self, target: _End, data: bytes, to_server: bool) -> None:
         """Pass ``data`` on, as the cable is at this moment."""

@@ -43,8 +43,7 @@ class Watched:
             self.sentinels.append(_Sentinel(directory, file, number))
 
     def _link(self) -> str:
-        with self.replica.client() as client:
-            return str(client.info("replication").get("master_link_status"))
+        return str(self.replica.run("INFO", "replication").get("master_link_status"))
 
     def url(self, query: str = "") -> str:
         """A URL of all the Sentinels."""
@@ -56,8 +55,7 @@ class Watched:
         for sentinel in self.sentinels:
 
             def knows(sentinel: Server = sentinel) -> bool:
-                with sentinel.client() as client:
-                    info = client.execute_command("SENTINEL", "MASTER", NAME)
+                info = sentinel.run("SENTINEL", "MASTER", NAME)
                 found = info if isinstance(info, dict) else dict(zip(info[::2], info[1::2], strict=True))
                 others = int(found["num-other-sentinels"])
                 return others == len(self.sentinels) - 1 and int(found["num-slaves"]) == 1
@@ -67,21 +65,15 @@ class Watched:
     def until_promoted(self) -> None:
         """Returns when the replica is the master and every Sentinel says so."""
 
-        def promoted() -> bool:
+        def agreed() -> bool:
             try:
-                with self.replica.client() as client:
-                    if client.info("replication")["role"] != "master":
-                        return False
-                for sentinel in self.sentinels:
-                    with sentinel.client() as client:
-                        found = client.execute_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", NAME)
-                    if int(found[1]) != self.replica.port:
-                        return False
+                masters = [sentinel.run("SENTINEL", "GET-MASTER-ADDR-BY-NAME", NAME) for sentinel in self.sentinels]
+                promoted = self.replica.run("INFO", "replication")["role"] == "master"
             except redis.ConnectionError:  # Sentinels cut the clients of whom they promote
                 return False
-            return True
+            return promoted and all(int(port) == self.replica.port for _, port in masters)
 
-        eventually(promoted, message="the failover")
+        eventually(agreed, message="the failover")
 
     def stop(self) -> None:
         """Ends the Sentinels; whoever started the servers ends those."""

@@ -7,7 +7,7 @@ import shutil
 import socket
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 import redis
@@ -85,14 +85,18 @@ class Server:
             retry=Retry(NoBackoff(), 0),
         )
 
+    def run(self, *words: str | int, db: int = 0) -> Any:
+        """Its answer to one command, by a client of its own."""
+        with self.client(db) as client:
+            return client.execute_command(*words)
+
     def flush(self) -> None:
         """Empties every database; a paused or dead server is brought back first."""
         self.resume()
         if not self.process.running:
             self.restart()
-        with self.client() as client:
-            client.flushall()
-            client.script_flush()
+        self.run("FLUSHALL")
+        self.run("SCRIPT", "FLUSH")
 
     def pause(self) -> None:
         """It keeps its connections and answers nothing, until `resume`."""

@@ -14,13 +14,16 @@ from celery_singleton_lock import Lease, Lock, current_lease, open_store, single
 from celery_singleton_lock.locks.guard import Guard
 from celery_singleton_lock.locks.protocol import Store
 from celery_singleton_lock.locks.renewal import Renewer
+from celery_singleton_lock.tasks.settings import settings_of
 
 from ..support.clock import ManualClock
+from ..support.locks import KEY, guard_on, lease_of
 from .flaky_store import FlakyStore
 from .inline_worker import InlineWorker
-from .leases import KEY, TTL
 
 MakeApp = Callable[..., Celery]
+MakeGuard = Callable[..., Guard]
+MakeLease = Callable[..., Lease]
 
 
 @pytest.fixture
@@ -91,14 +94,29 @@ def renewer(clock: ManualClock) -> Renewer:
 
 
 @pytest.fixture
-def make_guard(flaky: FlakyStore, renewer: Renewer, clock: ManualClock) -> Callable[..., Guard]:
-    """``make_guard(**options)``: a guard of `leases.KEY` in `flaky`; the clock goes on where it would sleep."""
+def app_store(app: Celery, clock: ManualClock) -> FlakyStore:
+    """The store of `app`, whose faults the test switches on."""
+    store = settings_of(app).store = FlakyStore(clock)
+    return store
 
-    def make(**options: Any) -> Guard:
-        defaults = {"ttl": TTL, "renewer": renewer, "clock": clock, "sleep": clock.advance}
-        return Guard(flaky, KEY, **{**defaults, **options})
+
+@pytest.fixture
+def make_guard(flaky: FlakyStore, renewer: Renewer, clock: ManualClock) -> MakeGuard:
+    """``make_guard(key, held=False, store=flaky, **options)``: a guard; the clock goes on where it would sleep."""
+
+    def make(key: str = KEY, *, held: bool = False, store: Store = flaky, **options: Any) -> Guard:
+        guard = guard_on(store, key, **{"renewer": renewer, "clock": clock, "sleep": clock.advance, **options})
+        if held:
+            guard.acquire()
+        return guard
 
     return make
+
+
+@pytest.fixture
+def make_lease(make_guard: MakeGuard) -> MakeLease:
+    """``make_lease(key, **options)``: the lease of such a guard, renewed by the ticks of `renewer`."""
+    return lambda *args, **options: lease_of(make_guard(*args, held=True, **options))
 
 
 @pytest.fixture

@@ -17,8 +17,8 @@ class FlakyStore(MemoryStore):
 
     ``fault``: raised by every call, in place of doing it. ``afterwards``: called when a call has been carried out and
     its answer is on the way; ``beforehand``: when a renewal is on the way. ``unsure``: renewals answer that nobody can
-    tell. ``renewals``: of each renewal (its moment, its holds, its bound in seconds). ``releases``: of each release
-    (its hold, its options).
+    tell. ``renewals``: of each renewal (its moment, its locks, its bound in seconds). ``releases``: of each release
+    (its lock, its options).
     """
 
     def __init__(self, clock: ManualClock, *, timeout: float = 1.0) -> None:
@@ -31,26 +31,26 @@ class FlakyStore(MemoryStore):
         self.renewals: list[tuple[float, list[HeldLock], float]] = []
         self.releases: list[tuple[HeldLock, dict[str, Any]]] = []
 
-    def acquire(self, ask: AcquireRequest) -> Answer:
+    def acquire(self, request: AcquireRequest) -> Answer:
         self._fail()
-        answer = super().acquire(ask)
+        answer = super().acquire(request)
         self.afterwards()
         return answer
 
-    def renew(self, holds: Sequence[HeldLock], timeout: float) -> list[bool | None]:
-        self.renewals.append((self.time(), list(holds), timeout))
+    def renew(self, locks: Sequence[HeldLock], timeout: float) -> list[bool | None]:
+        self.renewals.append((self.time(), list(locks), timeout))
         self._fail()
         self.beforehand()
-        answers = super().renew(holds, timeout)
+        answers = super().renew(locks, timeout)
         self.afterwards()
-        return [None] * len(holds) if self.unsure else answers
+        return [None] * len(locks) if self.unsure else answers
 
     def release(
-        self, hold: HeldLock, *, rest: float = 0.0, write: RecordWrite | None = None, unanswered: bool = False
+        self, lock: HeldLock, *, rest: float = 0.0, write: RecordWrite | None = None, unanswered: bool = False
     ) -> bool:
-        self.releases.append((hold, {"rest": rest, "write": write, "unanswered": unanswered}))
+        self.releases.append((lock, {"rest": rest, "write": write, "unanswered": unanswered}))
         self._fail()
-        held = super().release(hold, rest=rest, write=write, unanswered=unanswered)
+        held = super().release(lock, rest=rest, write=write, unanswered=unanswered)
         self.afterwards()
         return held
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from queue import Empty
 from typing import Any
 
 from celery import Celery, _state
@@ -12,7 +11,7 @@ from celery.worker.request import Request
 from kombu import Connection, Message
 from kombu.simple import SimpleQueue
 
-from celery_singleton_lock import SingleInstanceTask
+from celery_singleton_lock import SingleInstanceTask, single_instance
 
 
 @dataclass
@@ -33,14 +32,12 @@ class InlineWorker:
     def __init__(self, app: Celery) -> None:
         self.app = app
 
-    def take(self) -> Message | None:
-        """The next message, or None."""
+    def take(self) -> Message:
+        """The next message; there must be one."""
         with self.app.connection() as connection:
             queue = self._queue(connection)
             try:
                 message: Message = queue.get_nowait()
-            except Empty:
-                return None
             finally:
                 queue.close()
             return message
@@ -57,7 +54,6 @@ class InlineWorker:
     def run(self, message: Message | None = None, *, redelivered: bool = False) -> Delivery:
         """Run ``message``, or the next one."""
         message = message or self.take()
-        assert message is not None, "no message is waiting"
         message.delivery_info["redelivered"] = redelivered
         settled: list[str] = []
         request = Request(
@@ -87,6 +83,24 @@ class InlineWorker:
 
     def _queue(self, connection: Connection) -> SimpleQueue:
         return connection.SimpleQueue(self.app.amqp.queues[self.app.conf.task_default_queue])
+
+
+def charge_of(
+    app: Celery, body: Any = "done", ran: list[Any] | None = None, celery: dict[str, Any] | None = None, **lock: Any
+) -> Any:
+    """A task, locked by its order. It notes its runs in ``ran`` and returns ``body``, or what that returns.
+
+    ``celery``: Celery's own options; ``lock``: the decorator's.
+    """
+
+    @app.task(name="shop.charge", lazy=False, **(celery or {}))
+    @single_instance(**{"key": "order:{order_id}", **lock})
+    def charge(order_id: int) -> Any:
+        if ran is not None:
+            ran.append(order_id)
+        return body() if callable(body) else body
+
+    return charge
 
 
 def make_charge(app: Celery, ran: list[Any], **options: Any) -> Any:

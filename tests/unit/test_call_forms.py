@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from celery import Celery, chain
 
-from celery_singleton_lock import current_lease, single_instance
+from celery_singleton_lock import single_instance
 
+from ..support.locks import own_lease
 from .inline_worker import InlineWorker
 
 CALLS: dict[str, Callable[[Any], Any]] = {
@@ -45,9 +46,7 @@ def charge(app: Celery) -> Any:
     @app.task(bind=True, name="charge", lazy=False)
     @single_instance
     def charge(self: Any, order_id: int, region: str = "eu", *, note: str | None = None, **extra: Any) -> str:
-        lease = current_lease()
-        assert lease is not None
-        return lease.key
+        return own_lease().key
 
     return charge
 

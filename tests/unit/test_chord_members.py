@@ -7,24 +7,20 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from celery_singleton_lock.tasks.settings import settings_of
-
-from ..support.clock import ManualClock
 from .flaky_store import FlakyStore
 from .inline_worker import InlineWorker, make_charge
 
 
 @pytest.mark.parametrize(("age", "answered"), [(0.0, False), (9.5, False), (10.5, True)])
 def test_replay_waits_for_the_first_count(
-    app: Celery, worker: InlineWorker, ran: list[Any], clock: ManualClock, age: float, answered: bool
+    app: Celery, worker: InlineWorker, ran: list[Any], app_store: FlakyStore, age: float, answered: bool
 ) -> None:
     """Up to 10 s after its record was written a member's copy is sent again; then its run is dead, and it counts."""
-    vars(settings_of(app))["store"] = FlakyStore(clock)
     charge = make_charge(app, ran, acks_late=True)
     charge.apply_async((7,), chord=charge.si(8))
     message = worker.take()
     assert worker.run(message).result == 7
-    clock.advance(age)
+    app_store.time.advance(age)
     copy = worker.run(message, redelivered=True)
     assert (copy.state, copy.result, copy.acknowledged) == ("SUCCESS", 7, True)
     assert worker.waiting() == (0 if answered else 1)

@@ -77,7 +77,6 @@ def test_wall_clock_jumps_back(
     wall.advance(-HOUR)
     assert worker.run().state == "RETRY"
     message = worker.take()
-    assert message is not None
     assert (message.headers[HEADER]["waits"], message.headers[HEADER]["since"]) == (2, since)
     taken.release()
     assert worker.run(message).result == 7

@@ -5,26 +5,25 @@ from __future__ import annotations
 import os
 import secrets
 import socket
-from collections.abc import Callable
 
 import pytest
 
 from celery_singleton_lock import StoreUnavailable
 from celery_singleton_lock.keys.names import key_id
 from celery_singleton_lock.locks.answers import Granted, Holder, Recorded, Taken
-from celery_singleton_lock.locks.guard import Guard
 from celery_singleton_lock.locks.lease import Lease
 from celery_singleton_lock.locks.protocol import RecordWrite
 from celery_singleton_lock.locks.renewal import Renewer
 
 from ..support.clock import ManualClock
+from ..support.locks import KEY, TTL, VALIDITY, is_held, lease_of, peek
+from .conftest import MakeGuard
 from .flaky_store import FlakyStore
-from .leases import KEY, TTL, holder
 
 RECORD = RecordWrite("a" * 32, 0, b"result", 60.0)
 
 
-def test_acquire_and_release(make_guard: Callable[..., Guard], flaky: FlakyStore, renewer: Renewer) -> None:
+def test_acquire_and_release(make_guard: MakeGuard, flaky: FlakyStore, renewer: Renewer) -> None:
     """A free lock is granted with a lease that is renewed, and is free again after the release."""
     guard = make_guard()
     answer = guard.acquire()
@@ -36,66 +35,56 @@ def test_acquire_and_release(make_guard: Callable[..., Guard], flaky: FlakyStore
     assert len(lease.token) == 32
     assert len(renewer) == 1
     assert guard.release() is True
-    assert (guard.pending, holder(flaky), len(renewer), lease.remaining()) == (False, None, 0, 0.0)
+    assert (guard.pending, is_held(flaky), len(renewer), lease.remaining()) == (False, False, 0, 0.0)
 
 
-def test_injected_renewer_is_used(make_guard: Callable[..., Guard], renewer: Renewer) -> None:
+def test_injected_renewer_is_used(make_guard: MakeGuard, renewer: Renewer) -> None:
     """The renewer that a guard is given is the one that renews it, also when it has nothing to renew yet."""
     assert len(renewer) == 0
-    guard = make_guard()
-    guard.acquire()
+    guard = make_guard(held=True)
     assert len(renewer) == 1
     guard.release()
 
 
-def test_holder_is_said(make_guard: Callable[..., Guard], flaky: FlakyStore) -> None:
+def test_holder_is_said(make_guard: MakeGuard, flaky: FlakyStore) -> None:
     """The store knows who holds the lock; without a task it is this process on this host (B26)."""
-    guard = make_guard()
-    guard.acquire()
-    taken = holder(flaky)
-    assert taken is not None
-    assert taken.holder == Holder(None, None, socket.gethostname(), os.getpid())
+    guard = make_guard(held=True)
+    assert peek(flaky).holder == Holder(None, None, socket.gethostname(), os.getpid())
     guard.release()
-    guard = make_guard(holder=Holder("id", "shop.charge", "host", 7))
-    guard.acquire()
-    taken = holder(flaky)
-    assert taken is not None
-    assert taken.holder == Holder("id", "shop.charge", "host", 7)
+    guard = make_guard(held=True, holder=Holder("id", "shop.charge", "host", 7))
+    assert peek(flaky).holder == Holder("id", "shop.charge", "host", 7)
 
 
-def test_every_attempt_has_its_own_token(make_guard: Callable[..., Guard]) -> None:
+def test_every_attempt_has_its_own_token(make_guard: MakeGuard) -> None:
     """The owner is a token of this execution, not the task's id: two runs of one id do not share a lock (B06)."""
     first, second = (make_guard(holder=Holder("id", "shop.charge", "host", 7)) for _ in range(2))
     assert isinstance(first.acquire(), Granted)
     assert isinstance(second.acquire(), Taken)
-    assert first.lease is not None
-    token = first.lease.token
+    token = lease_of(first).token
     first.release()
     assert isinstance(second.acquire(), Granted)
-    assert second.lease is not None
-    assert second.lease.token != token
+    assert lease_of(second).token != token
     second.release()
 
 
-def test_taken_leaves_nothing_to_free(make_guard: Callable[..., Guard], flaky: FlakyStore) -> None:
+def test_taken_leaves_nothing_to_free(make_guard: MakeGuard, flaky: FlakyStore) -> None:
     """Whoever did not get the lock frees nothing: the release of a loser asks the store for nothing (B10)."""
     winner, loser = make_guard(), make_guard()
     winner.acquire()
     assert isinstance(loser.acquire(), Taken)
     assert (loser.pending, loser.lease, loser.release()) == (False, None, False)
     assert flaky.releases == []
-    assert holder(flaky) is not None
+    assert is_held(flaky)
 
 
-def test_release_twice(make_guard: Callable[..., Guard], flaky: FlakyStore) -> None:
+def test_release_twice(make_guard: MakeGuard, flaky: FlakyStore) -> None:
     """A second release does nothing."""
-    guard = make_guard()
-    guard.acquire()
+    guard = make_guard(held=True)
     assert [guard.release(), guard.release()] == [True, False]
     assert len(flaky.releases) == 1
 
 
-def test_release_after_loss(make_guard: Callable[..., Guard], flaky: FlakyStore, clock: ManualClock) -> None:
+def test_release_after_loss(make_guard: MakeGuard, flaky: FlakyStore, clock: ManualClock) -> None:
     """Releasing what another one has taken meanwhile answers False and leaves it alone (B07)."""
     told: list[Lease] = []
     guard, other = make_guard(on_lost=told.append), make_guard(holder=Holder("other"))
@@ -103,18 +92,15 @@ def test_release_after_loss(make_guard: Callable[..., Guard], flaky: FlakyStore,
     clock.advance(TTL)
     assert isinstance(other.acquire(), Granted)
     assert guard.release() is False
-    taken = holder(flaky)
-    assert taken is not None
+    taken = peek(flaky)
     assert (taken.holder, taken.remaining) == (Holder("other"), TTL)
     assert told == [guard.lease]
 
 
-def test_record_is_written_and_answers(make_guard: Callable[..., Guard]) -> None:
+def test_record_is_written_and_answers(make_guard: MakeGuard) -> None:
     """A record goes along with the release and answers the next one who asks for it."""
-    guard = make_guard(record_id=RECORD.record_id, attempt=0)
-    guard.acquire()
-    assert guard.lease is not None
-    assert guard.lease.record_id == RECORD.record_id
+    guard = make_guard(held=True, record_id=RECORD.record_id, attempt=0)
+    assert lease_of(guard).record_id == RECORD.record_id
     guard.release(RECORD)
     again = make_guard(record_id=RECORD.record_id, attempt=0)
     answer = again.acquire()
@@ -123,39 +109,35 @@ def test_record_is_written_and_answers(make_guard: Callable[..., Guard]) -> None
     assert (again.pending, again.lease) == (False, None)
 
 
-def test_record_is_not_asked_for_without_an_attempt(make_guard: Callable[..., Guard]) -> None:
+def test_record_is_not_asked_for_without_an_attempt(make_guard: MakeGuard) -> None:
     """A run whose delivery keeps no record has a record id for its body, and asks for none."""
-    guard = make_guard(record_id=RECORD.record_id, attempt=0)
-    guard.acquire()
+    guard = make_guard(held=True, record_id=RECORD.record_id, attempt=0)
     guard.release(RECORD)
     again = make_guard(record_id=RECORD.record_id)
     assert isinstance(again.acquire(), Granted)
     again.release()
 
 
-def test_at_least_lets_it_rest(make_guard: Callable[..., Guard], flaky: FlakyStore, clock: ManualClock) -> None:
+def test_at_least_lets_it_rest(make_guard: MakeGuard, flaky: FlakyStore, clock: ManualClock) -> None:
     """A body that ends sooner than `at_least` leaves the resource resting until then, counted from the acquire."""
-    guard = make_guard(at_least=20.0)
-    guard.acquire()
+    guard = make_guard(held=True, at_least=20.0)
     clock.advance(5)
     guard.release()
-    taken = holder(flaky)
-    assert taken is not None
+    taken = peek(flaky)
     assert (taken.resting, taken.remaining) == (True, 15.0)
     clock.advance(15)
-    assert holder(flaky) is None
+    assert not is_held(flaky)
 
 
-def test_at_least_that_is_over(make_guard: Callable[..., Guard], flaky: FlakyStore, clock: ManualClock) -> None:
+def test_at_least_that_is_over(make_guard: MakeGuard, flaky: FlakyStore, clock: ManualClock) -> None:
     """A body that took longer than `at_least` frees the resource at once."""
-    guard = make_guard(at_least=5.0)
-    guard.acquire()
+    guard = make_guard(held=True, at_least=5.0)
     clock.advance(6)
     guard.release()
-    assert holder(flaky) is None
+    assert not is_held(flaky)
 
 
-def test_unreachable_store_at_acquire(make_guard: Callable[..., Guard], flaky: FlakyStore, renewer: Renewer) -> None:
+def test_unreachable_store_at_acquire(make_guard: MakeGuard, flaky: FlakyStore, renewer: Renewer) -> None:
     """When the store cannot say there is no lease, nothing to renew and nothing to free."""
     flaky.fault = StoreUnavailable("no answer")
     guard = make_guard()
@@ -164,12 +146,9 @@ def test_unreachable_store_at_acquire(make_guard: Callable[..., Guard], flaky: F
     assert (guard.lease, guard.pending, len(renewer), guard.release()) == (None, False, 0, False)
 
 
-def test_unreachable_store_at_release(
-    make_guard: Callable[..., Guard], flaky: FlakyStore, renewer: Renewer, clock: ManualClock
-) -> None:
+def test_unreachable_store_at_release(make_guard: MakeGuard, flaky: FlakyStore, renewer: Renewer) -> None:
     """A release that failed can be tried again; renewal has stopped, so the lease runs out by itself in any case."""
-    guard = make_guard()
-    guard.acquire()
+    guard = make_guard(held=True)
     flaky.fault = StoreUnavailable("no answer")
     with pytest.raises(StoreUnavailable):
         guard.release()
@@ -178,54 +157,46 @@ def test_unreachable_store_at_release(
     assert guard.release() is True
 
 
-def test_grant_that_comes_too_late(make_guard: Callable[..., Guard], flaky: FlakyStore, clock: ManualClock) -> None:
+def test_grant_that_comes_too_late(make_guard: MakeGuard, flaky: FlakyStore, clock: ManualClock) -> None:
     """A process that stood still between request and answer does not believe the grant, and frees the lock (B51)."""
     flaky.afterwards = lambda: clock.advance(TTL)
     guard = make_guard()
     with pytest.raises(StoreUnavailable, match="too late"):
         guard.acquire()
-    assert holder(flaky) is None
+    assert not is_held(flaky)
 
 
-def test_lease_counts_from_before_the_request(
-    make_guard: Callable[..., Guard], flaky: FlakyStore, clock: ManualClock
-) -> None:
+def test_lease_counts_from_before_the_request(make_guard: MakeGuard, flaky: FlakyStore, clock: ManualClock) -> None:
     """The time that an acquire took comes off its lease (B51)."""
     flaky.afterwards = lambda: clock.advance(10)
-    guard = make_guard()
-    guard.acquire()
-    assert guard.lease is not None
-    assert guard.lease.remaining() == pytest.approx(TTL * 0.99 - 0.002 - 10)
+    guard = make_guard(held=True)
+    assert lease_of(guard).remaining() == pytest.approx(VALIDITY - 10)
 
 
-def test_max_hold_reaches_the_lease(make_guard: Callable[..., Guard], renewer: Renewer, clock: ManualClock) -> None:
+def test_max_hold_reaches_the_lease(make_guard: MakeGuard, renewer: Renewer, clock: ManualClock) -> None:
     """`max_hold` ends the lease, renewed or not (B40)."""
-    guard = make_guard(max_hold=35.0)
-    guard.acquire()
+    guard = make_guard(held=True, max_hold=35.0)
     for _ in range(7):
         clock.advance(5)
         renewer.tick()
-    assert guard.lease is not None
-    assert (guard.lease.lost, guard.lease.reason) == (True, "max_hold is over")
+    assert (lease_of(guard).lost, lease_of(guard).reason) == (True, "max_hold is over")
 
 
-def test_unanswered_grant_refuses_its_token(make_guard: Callable[..., Guard], flaky: FlakyStore) -> None:
-    """Where the acquire was asked twice, the release leaves the token refused; otherwise it does not."""
+def test_unanswered_grant_leaves_a_tombstone(make_guard: MakeGuard, flaky: FlakyStore) -> None:
+    """Where the acquire was asked twice, the release leaves a tombstone of the token; otherwise it does not."""
     original = flaky.acquire
     for unanswered in (False, True):
         flaky.acquire = lambda ask, unanswered=unanswered: original(ask)._replace(unanswered=unanswered)  # type: ignore[method-assign,union-attr]
-        guard = make_guard()
-        guard.acquire()
+        guard = make_guard(held=True)
         guard.release()
         assert flaky.releases[-1][1]["unanswered"] is unanswered
 
 
-def test_tokens_are_unguessable(make_guard: Callable[..., Guard], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tokens_are_unguessable(make_guard: MakeGuard, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tokens come from the system's randomness, so that forked children never share one."""
     drawn: list[int] = []
     original = secrets.token_hex
     monkeypatch.setattr(secrets, "token_hex", lambda size: drawn.append(size) or original(size))
-    guard = make_guard()
-    guard.acquire()
+    guard = make_guard(held=True)
     guard.release()
     assert drawn == [16]

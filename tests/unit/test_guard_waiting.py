@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from celery_singleton_lock import StoreUnavailable
 from celery_singleton_lock.locks.answers import Granted, Taken
-from celery_singleton_lock.locks.guard import POLL_MOST, Guard
+from celery_singleton_lock.locks.guard import POLL_MOST
 from celery_singleton_lock.locks.renewal import Renewer
 from celery_singleton_lock.stores.scripts import decode_holder, encode_holder
 
 from ..support.clock import ManualClock
+from ..support.locks import TTL, VALIDITY, is_held, lease_of, lock_of, peek
+from .conftest import MakeGuard
 from .flaky_store import FlakyStore
-from .leases import TTL, left
 
 
-def test_waits_until_the_lock_is_free(make_guard: Callable[..., Guard], clock: ManualClock) -> None:
+def test_waits_until_the_lock_is_free(make_guard: MakeGuard, clock: ManualClock) -> None:
     """A lock that is freed while somebody waits goes to the waiter, at its next look."""
     held, pauses = make_guard(), list[float]()
     held.acquire()
@@ -31,12 +30,11 @@ def test_waits_until_the_lock_is_free(make_guard: Callable[..., Guard], clock: M
     waiter = make_guard(sleep=sleep)
     assert isinstance(waiter.acquire_within(10), Granted)
     assert len(pauses) == 5
-    assert waiter.lease is not None
-    assert waiter.lease.remaining() == pytest.approx(TTL * 0.99 - 0.002)
+    assert lease_of(waiter).remaining() == pytest.approx(VALIDITY)
     waiter.release()
 
 
-def test_gives_up_when_the_time_is_over(make_guard: Callable[..., Guard], clock: ManualClock) -> None:
+def test_gives_up_when_the_time_is_over(make_guard: MakeGuard, clock: ManualClock) -> None:
     """A lock that stays taken is answered as taken when the time is over, not sooner and hardly later."""
     held, waiter, begun = make_guard(), make_guard(), clock()
     held.acquire()
@@ -45,7 +43,7 @@ def test_gives_up_when_the_time_is_over(make_guard: Callable[..., Guard], clock:
     assert waiter.release() is False
 
 
-def test_looks_are_spread_and_never_rare(make_guard: Callable[..., Guard], clock: ManualClock) -> None:
+def test_looks_are_spread_and_never_rare(make_guard: MakeGuard, clock: ManualClock) -> None:
     """The pauses grow to a tenth of a second and are never the same for all."""
     held, pauses = make_guard(), list[float]()
     held.acquire()
@@ -54,16 +52,14 @@ def test_looks_are_spread_and_never_rare(make_guard: Callable[..., Guard], clock
     assert len(set(pauses)) > len(pauses) / 2
 
 
-def test_no_patience_is_one_look(make_guard: Callable[..., Guard]) -> None:
+def test_no_patience_is_one_look(make_guard: MakeGuard) -> None:
     """With no time to wait the lock is asked for once, without a pause."""
     held, waiter = make_guard(), make_guard(sleep=pytest.fail)
     held.acquire()
     assert isinstance(waiter.acquire_within(0), Taken)
 
 
-def test_endless_patience_takes_over_at_the_leases_end(
-    make_guard: Callable[..., Guard], flaky: FlakyStore, clock: ManualClock
-) -> None:
+def test_endless_patience_takes_over_at_the_leases_end(make_guard: MakeGuard, clock: ManualClock) -> None:
     """A waiter without an end gets the lock of a holder that died, right when its lease ends."""
     dead, waiter, begun = make_guard(), make_guard(), clock()
     dead.acquire()
@@ -71,10 +67,9 @@ def test_endless_patience_takes_over_at_the_leases_end(
     assert TTL <= clock() - begun <= TTL + 0.01
 
 
-def test_outage_ends_the_wait(make_guard: Callable[..., Guard], flaky: FlakyStore, clock: ManualClock) -> None:
+def test_outage_ends_the_wait(make_guard: MakeGuard, flaky: FlakyStore) -> None:
     """A store that goes out of reach while somebody waits is an error, not a longer wait."""
-    held = make_guard()
-    held.acquire()
+    make_guard(held=True)
 
     def sleep(seconds: float) -> None:
         flaky.fault = StoreUnavailable("no answer")
@@ -87,34 +82,30 @@ def test_outage_ends_the_wait(make_guard: Callable[..., Guard], flaky: FlakyStor
 
 @pytest.mark.parametrize("ttl", [60.0, 5.0, 0.5])
 def test_extend_sets_the_length(
-    make_guard: Callable[..., Guard], flaky: FlakyStore, renewer: Renewer, clock: ManualClock, ttl: float
+    make_guard: MakeGuard, flaky: FlakyStore, renewer: Renewer, clock: ManualClock, ttl: float
 ) -> None:
     """`extend` sets the lease to its argument from now, in the store and here, and renewals follow it (B41)."""
-    guard = make_guard()
-    guard.acquire()
+    guard = make_guard(held=True)
     clock.advance(5)
     assert guard.extend(ttl)
     assert guard.extend(ttl)
-    assert left(flaky) == ttl
-    assert guard.lease is not None
-    assert guard.lease.remaining() == pytest.approx(ttl * 0.99 - 0.002)
-    assert guard.lease.ttl == ttl
+    assert peek(flaky).remaining == ttl
+    assert lease_of(guard).remaining() == pytest.approx(ttl * 0.99 - 0.002)
+    assert lease_of(guard).ttl == ttl
     assert renewer.tick() == pytest.approx(ttl / 3)
     clock.advance(ttl / 3)
     renewer.tick()
-    assert left(flaky) == ttl
+    assert peek(flaky).remaining == ttl
     assert len(renewer) == 1
     assert guard.release() is True
 
 
 @pytest.mark.parametrize("moment", ["afterwards", "beforehand"])
 def test_extension_beside_a_renewal(
-    make_guard: Callable[..., Guard], flaky: FlakyStore, renewer: Renewer, clock: ManualClock, moment: str
+    make_guard: MakeGuard, flaky: FlakyStore, renewer: Renewer, clock: ManualClock, moment: str
 ) -> None:
     """A renewal of the old length that is on its way shortens a longer extension neither here nor in the store."""
-    guard = make_guard()
-    guard.acquire()
-    assert guard.lease is not None
+    guard = make_guard(held=True)
     clock.advance(TTL / 3)
 
     def extend() -> None:
@@ -124,17 +115,15 @@ def test_extension_beside_a_renewal(
 
     setattr(flaky, moment, extend)
     renewer.tick()
-    assert left(flaky) == 299.0
-    assert guard.lease.remaining() == pytest.approx(299 - 3.002)
+    assert peek(flaky).remaining == 299.0
+    assert lease_of(guard).remaining() == pytest.approx(299 - 3.002)
 
 
 def test_shorter_extension_in_doubt(
-    make_guard: Callable[..., Guard], flaky: FlakyStore, renewer: Renewer, clock: ManualClock
+    make_guard: MakeGuard, flaky: FlakyStore, renewer: Renewer, clock: ManualClock
 ) -> None:
     """An unanswered extension to a shorter length counts, whatever a renewal on its way is answered."""
-    guard = make_guard()
-    guard.acquire()
-    assert guard.lease is not None
+    guard = make_guard(held=True)
     clock.advance(TTL / 3)
 
     def extend() -> None:
@@ -146,20 +135,18 @@ def test_shorter_extension_in_doubt(
 
     flaky.afterwards = extend
     renewer.tick()
-    assert guard.lease.remaining() == pytest.approx(5 - 0.052)
+    assert lease_of(guard).remaining() == pytest.approx(5 - 0.052)
     clock.advance(1)
     renewer.tick()
-    assert guard.lease.remaining() == pytest.approx(5 - 0.052)
-    assert not guard.lease.lost
+    assert lease_of(guard).remaining() == pytest.approx(5 - 0.052)
+    assert not lease_of(guard).lost
 
 
 def test_extension_that_a_time_limit_interrupts(
-    make_guard: Callable[..., Guard], flaky: FlakyStore, renewer: Renewer, clock: ManualClock
+    make_guard: MakeGuard, flaky: FlakyStore, renewer: Renewer, clock: ManualClock
 ) -> None:
     """After it the lease is renewed as before (B37)."""
-    guard = make_guard()
-    guard.acquire()
-    assert guard.lease is not None
+    guard = make_guard(held=True)
     flaky.fault = KeyboardInterrupt()
     with pytest.raises(KeyboardInterrupt):
         guard.extend(300)
@@ -167,57 +154,49 @@ def test_extension_that_a_time_limit_interrupts(
     for _ in range(6):
         clock.advance(TTL / 3)
         renewer.tick()
-    assert not guard.lease.lost
+    assert not lease_of(guard).lost
     assert guard.release() is True
 
 
-def test_extend_of_what_is_not_held(make_guard: Callable[..., Guard], flaky: FlakyStore, clock: ManualClock) -> None:
+def test_extend_of_what_is_not_held(make_guard: MakeGuard, flaky: FlakyStore, clock: ManualClock) -> None:
     """What is not held, lost or taken away is not extended, and nothing is created (B07)."""
     guard = make_guard()
     assert guard.extend(10) is False
     guard.acquire()
     clock.advance(TTL)
-    assert (guard.extend(10), left(flaky)) == (False, None)
+    assert (guard.extend(10), is_held(flaky)) == (False, False)
 
 
-def test_extend_of_what_was_taken_away(make_guard: Callable[..., Guard], flaky: FlakyStore, renewer: Renewer) -> None:
+def test_extend_of_what_was_taken_away(make_guard: MakeGuard, flaky: FlakyStore, renewer: Renewer) -> None:
     """A refused extension loses the lease at once and ends its renewal (B07)."""
-    guard = make_guard()
-    guard.acquire()
-    assert guard.lock is not None
-    flaky.release(guard.lock)
+    guard = make_guard(held=True)
+    flaky.release(lock_of(guard))
     assert guard.extend(10) is False
-    assert guard.lease is not None
-    assert (guard.lease.lost, left(flaky), len(renewer)) == (True, None, 0)
+    assert (lease_of(guard).lost, is_held(flaky), len(renewer)) == (True, False, 0)
 
 
-def test_extension_without_answer(make_guard: Callable[..., Guard], flaky: FlakyStore, renewer: Renewer) -> None:
+def test_extension_without_answer(make_guard: MakeGuard, flaky: FlakyStore, renewer: Renewer) -> None:
     """Where nobody can tell whether an extension succeeded, that is an error, and the lease is not lost by it."""
-    guard = make_guard()
-    guard.acquire()
+    guard = make_guard(held=True)
     flaky.unsure = True
     with pytest.raises(StoreUnavailable):
         guard.extend(60)
-    assert guard.lease is not None
-    assert (guard.lease.lost, len(renewer), guard.release()) == (False, 1, True)
+    assert (lease_of(guard).lost, len(renewer), guard.release()) == (False, 1, True)
 
 
-def test_late_extension_is_none(make_guard: Callable[..., Guard], flaky: FlakyStore, clock: ManualClock) -> None:
+def test_late_extension_is_none(make_guard: MakeGuard, flaky: FlakyStore, clock: ManualClock) -> None:
     """An extension whose answer comes after the deadline leaves the lease lost (B51)."""
-    guard = make_guard()
-    guard.acquire()
+    guard = make_guard(held=True)
     flaky.afterwards = lambda: clock.advance(TTL)
     assert guard.extend(60) is False
-    assert guard.lease is not None
-    assert guard.lease.lost
+    assert lease_of(guard).lost
 
 
-def test_looks_touch_no_expiry(make_guard: Callable[..., Guard], flaky: FlakyStore, clock: ManualClock) -> None:
+def test_looks_touch_no_expiry(make_guard: MakeGuard, flaky: FlakyStore, clock: ManualClock) -> None:
     """Looking at a taken lock does not touch its expiry (B10)."""
-    held = make_guard()
-    held.acquire()
+    held = make_guard(held=True)
     for _ in range(3):
         clock.advance(1)
         assert isinstance(make_guard().acquire(), Taken)
-    assert left(flaky) == TTL - 3
+    assert peek(flaky).remaining == TTL - 3
     assert decode_holder(encode_holder(held.holder)) == held.holder

@@ -8,19 +8,14 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from celery_singleton_lock import IdempotencyMismatch, LockKeyError, current_lease, is_replayed, single_instance
+from celery_singleton_lock import IdempotencyMismatch, LockKeyError, is_replayed, single_instance
 from celery_singleton_lock.keys.names import key_id
 from celery_singleton_lock.locks.protocol import Store
 
+from ..support.locks import own_lease
 from .inline_worker import InlineWorker
 
 FALSY = [0, False, None, "", [], {}, 0.0]
-
-
-@pytest.fixture
-def ran() -> list[Any]:
-    """The arguments of the bodies that ran."""
-    return []
 
 
 def charge_of(app: Celery, ran: list[Any], result: Any = None, **lock: Any) -> Any:
@@ -134,9 +129,7 @@ def test_key_of_the_call(app: Celery, worker: InlineWorker, ran: list[Any]) -> N
     keys: list[str] = []
 
     def note() -> int:
-        lease = current_lease()
-        assert lease is not None
-        keys.append(lease.key)
+        keys.append(own_lease().key)
         return len(keys)
 
     charge = charge_of(app, ran, result=note, idempotency_key=None)
@@ -165,9 +158,7 @@ def test_without_a_key_the_record_names_the_resource(app: Celery, store: Store) 
     @app.task(name="shop.charge", lazy=False)
     @single_instance(idempotency_key="{event_id}")
     def charge(order_id: int, event_id: str) -> str:
-        lease = current_lease()
-        assert lease is not None
-        return lease.key
+        return own_lease().key
 
     key = charge(7, "a")
     assert key.startswith("shop.charge:")

@@ -13,13 +13,12 @@ import pytest
 from celery import Celery
 from celery.worker.request import Request
 
-from celery_singleton_lock.locks.answers import Granted, Holder
+from celery_singleton_lock.locks.answers import Holder
 from celery_singleton_lock.locks.guard import Guard
 from celery_singleton_lock.locks.protocol import Store
-from celery_singleton_lock.locks.renewal import Renewer
 from celery_singleton_lock.worker import request as worker_request
 
-from ..support.asking import is_held
+from ..support.locks import held_guard, is_held
 from .inline_worker import InlineWorker, make_charge
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "waitid"), reason="there is no prefork here")
@@ -51,12 +50,10 @@ def request_of(app: Celery, worker: InlineWorker, ran: list[Any]) -> Callable[[i
     return make
 
 
-def take(store: Store, request: Request, **other: Any) -> Guard:
-    """Hold the lock of order 7 as the request's child does, but for what ``other`` says."""
+def childs_guard(store: Store, request: Request, **other: Any) -> Guard:
+    """A guard that holds order 7 as the request's child does, but for what ``other`` says."""
     holder = Holder(request.id, "shop.charge", HOST, request.worker_pid)._replace(**other)
-    guard = Guard(store, "order:7", ttl=30, holder=holder, renewer=Renewer(threaded=False))
-    assert isinstance(guard.acquire(), Granted)
-    return guard
+    return held_guard(store, holder=holder)
 
 
 def test_living_child_keeps_its_lock(
@@ -68,9 +65,9 @@ def test_living_child_keeps_its_lock(
     """A child that still lives when the patience ends keeps its lock, with a warning: it may be in its body."""
     monkeypatch.setattr(worker_request, "CHILD_EXIT_TIMEOUT", 0.0)
     request = request_of(os.getpid())
-    guard = take(store, request)
+    guard = childs_guard(store, request)
     worker_request.free_killed(request)
-    assert is_held(store, "order:7")
+    assert is_held(store)
     assert "is not gone yet" in caplog.text
     assert guard.release() is True
 
@@ -83,9 +80,9 @@ def test_ended_childs_lock_is_freed(
     if reaped:
         ended.wait()
     request = request_of(ended.pid)
-    take(store, request)
+    childs_guard(store, request)
     worker_request.free_killed(request)
-    assert not is_held(store, "order:7")
+    assert not is_held(store)
 
 
 def test_lock_that_a_dying_child_takes(
@@ -97,14 +94,14 @@ def test_lock_that_a_dying_child_takes(
     def is_gone(pid: int) -> bool:
         looks.append(pid)
         if len(looks) == 1:
-            take(store, request)
+            childs_guard(store, request)
         return len(looks) > 2
 
     monkeypatch.setattr(worker_request, "is_gone", is_gone)
     request = request_of(4711)
     worker_request.free_killed(request)
     assert looks == [4711] * 3
-    assert not is_held(store, "order:7")
+    assert not is_held(store)
 
 
 @pytest.mark.parametrize("other", [{"task_id": "other"}, {"host": "worker@there"}, {"pid": 1}], ids=str)
@@ -113,7 +110,7 @@ def test_others_lock_is_left_alone(
 ) -> None:
     """A lock of another task, host or process is not the killed child's."""
     request = request_of(ended.pid)
-    guard = take(store, request, **other)
+    guard = childs_guard(store, request, **other)
     worker_request.free_killed(request)
-    assert is_held(store, "order:7")
+    assert is_held(store)
     assert guard.release() is True

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from celery_singleton_lock import LeaseLost, Lock, LockConfigError, LockTaken, StoreUnavailable
-from celery_singleton_lock.keys.names import key_id, names
+from celery_singleton_lock.keys.names import key_id
 from celery_singleton_lock.locks.protocol import Store
 
 from ..support.clock import ManualClock
+from ..support.locks import KEY, about, lease_of, lock_under, peek
 from .flaky_store import FlakyStore
 
-KEY = "order:7"
 ROOT = Path(__file__).parents[2]
 
 
@@ -121,10 +121,7 @@ def test_extend_sets_and_never_adds(store: Store) -> None:
     lock.acquire()
     for length in (60, 60, 15):
         assert lock.extend(length)
-        taken = store.peek(names(store.prefix, KEY))
-        assert taken is not None
-        assert taken.remaining is not None
-        assert length - 5 < taken.remaining <= length
+        assert about(peek(store).remaining, length)
     lock.release()
 
 
@@ -134,8 +131,7 @@ def test_extend_without_an_argument_is_the_ttl(store: Store) -> None:
     lock.acquire()
     lock.extend(60)
     lock.extend()
-    assert lock.lease is not None
-    assert lock.lease.ttl == 20
+    assert lease_of(lock).ttl == 20
     lock.release()
 
 
@@ -183,9 +179,7 @@ def test_lost_lock_is_not_owned(store: Store) -> None:
     """What was lost is not owned, its release answers False, and afterwards the object can be used again."""
     lock = Lock(store, KEY)
     lock.acquire()
-    assert lock._guard is not None
-    assert lock._guard.lock is not None
-    store.release(lock._guard.lock)
+    store.release(lock_under(store, lease_of(lock)))
     assert lock.extend() is False
     assert lock.owned() is False
     assert lock.release() is False

@@ -10,42 +10,22 @@ import pytest
 from celery import Celery
 from celery.exceptions import Retry
 
-from celery_singleton_lock import current_lease, single_instance
-from celery_singleton_lock.keys.names import names
+from celery_singleton_lock import single_instance
 from celery_singleton_lock.locks.protocol import Store
 from celery_singleton_lock.tasks.locked_task import LockedTask
 
+from ..support.locks import is_held, own_lease
 from .conftest import MakeApp
-from .inline_worker import Delivery, InlineWorker
+from .inline_worker import Delivery, InlineWorker, charge_of
 from .test_idempotency import FALSY
 
 LATE = {"acks_late": True}
 
 
-@pytest.fixture
-def ran() -> list[Any]:
-    """The order ids of the bodies that ran."""
-    return []
-
-
-def charge_of(
-    app: Celery, ran: list[Any], result: Any = None, celery: dict[str, Any] | None = None, **lock: Any
-) -> Any:
-    """A task that notes its runs and returns ``result``."""
-
-    @app.task(name="shop.charge", lazy=False, **(LATE if celery is None else celery))
-    @single_instance(key="order:{order_id}", **lock)
-    def charge(order_id: int) -> Any:
-        ran.append(order_id)
-        return result() if callable(result) else result
-
-    return charge
-
-
 @pytest.mark.parametrize("result", [*FALSY, "x"], ids=repr)
 def test_redelivery_is_answered(app: Celery, worker: InlineWorker, ran: list[Any], result: Any) -> None:
     """The same message delivered again after it succeeded gets the same result, and no body runs (B06, B49)."""
-    charge = charge_of(app, ran, result=result)
+    charge = charge_of(app, result, ran, LATE)
     charge.delay(7)
     message = worker.take()
     first = worker.run(message)
@@ -56,7 +36,7 @@ def test_redelivery_is_answered(app: Celery, worker: InlineWorker, ran: list[Any
 
 def test_no_record_where_nothing_is_delivered_twice(app: Celery, worker: InlineWorker, ran: list[Any]) -> None:
     """A message acknowledged before it runs leaves no record: the broker cannot deliver it again."""
-    charge = charge_of(app, ran, celery={})
+    charge = charge_of(app, ran=ran)
     charge.delay(7)
     message = worker.take()
     worker.run(message)
@@ -70,9 +50,7 @@ def test_record_id_is_known_to_every_body(app: Celery, worker: InlineWorker) -> 
     @app.task(lazy=False)
     @single_instance(key="order")
     def charge() -> str | None:
-        lease = current_lease()
-        assert lease is not None
-        return lease.record_id
+        return own_lease().record_id
 
     charge.delay()
     message = worker.take()
@@ -85,7 +63,7 @@ def test_record_id_is_known_to_every_body(app: Celery, worker: InlineWorker) -> 
 
 def test_records_switched_off(app: Celery, worker: InlineWorker, ran: list[Any]) -> None:
     """`idempotency_key=False` keeps no record: an old task id runs again on purpose."""
-    charge = charge_of(app, ran, idempotency_key=False)
+    charge = charge_of(app, ran=ran, celery=LATE, idempotency_key=False)
     charge.apply_async((7,), task_id="old")
     worker.run()
     charge.apply_async((7,), task_id="old")
@@ -98,7 +76,7 @@ def test_hint_for_an_old_id(
 ) -> None:
     """A replay of a delivery says in the log how to run an old id on purpose."""
     caplog.set_level("INFO")
-    charge = charge_of(app, ran)
+    charge = charge_of(app, ran=ran, celery=LATE)
     for _ in range(2):
         charge.apply_async((7,), task_id="old")
         worker.run()
@@ -115,13 +93,11 @@ def test_second_delivery_while_the_first_runs(app: Celery, worker: InlineWorker,
             thread = threading.Thread(target=lambda: outcomes.append(worker.run(message, redelivered=True)))
             thread.start()
             thread.join(20)
-            assert store.peek(names(store.prefix, "order:7")) is not None
-            lease = current_lease()
-            assert lease is not None
-            lease.ensure_held()
+            assert is_held(store)
+            own_lease().ensure_held()
         return "once"
 
-    charge = charge_of(app, ran, result=deliver_again, celery={**LATE, "track_started": True})
+    charge = charge_of(app, deliver_again, ran, {**LATE, "track_started": True})
     charge.delay(7)
     message = worker.take()
     assert worker.run(message).result == "once"
@@ -253,5 +229,5 @@ def test_how_long_a_delivery_is_remembered(
 ) -> None:
     """The record of a delivery answers for twice the visibility timeout, at least two hours."""
     app = make_app(broker_url=broker, broker_transport_options=options)
-    locked: LockedTask = type(charge_of(app, [])).singleton_lock_task()
+    locked: LockedTask = type(charge_of(app, celery=LATE)).singleton_lock_task()
     assert locked.records.delivery_ttl == seconds

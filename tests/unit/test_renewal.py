@@ -8,38 +8,39 @@ import time
 import pytest
 
 from celery_singleton_lock import StoreUnavailable
-from celery_singleton_lock.keys.names import names
 from celery_singleton_lock.locks.lease import Lease
-from celery_singleton_lock.locks.protocol import HeldLock
 from celery_singleton_lock.locks.renewal import Renewer
 
 from ..support.clock import ManualClock
+from ..support.locks import TTL, VALIDITY, about, is_held, lock_under, peek
+from .conftest import MakeLease
 from .flaky_store import FlakyStore
-from .leases import DEADLINE, TTL, hold, left, run_until
 
 
-def test_renews_at_a_third_of_the_ttl(renewer: Renewer, flaky: FlakyStore, clock: ManualClock) -> None:
+def test_renews_at_a_third_of_the_ttl(
+    make_lease: MakeLease, renewer: Renewer, flaky: FlakyStore, clock: ManualClock
+) -> None:
     """A lease is renewed at a third of its ttl, then a third after that, each time to its full length."""
     begun = clock()
-    lease = hold(renewer, flaky)
+    lease = make_lease()
     assert renewer.tick() == pytest.approx(TTL / 3)
     assert flaky.renewals == []
     for _ in range(3):
         clock.advance(TTL / 3)
         assert renewer.tick() == pytest.approx(TTL / 3)
-        assert left(flaky) == TTL
-        assert lease.remaining() == pytest.approx(DEADLINE)
+        assert peek(flaky).remaining == TTL
+        assert lease.remaining() == pytest.approx(VALIDITY)
     assert [at - begun for at, _, _ in flaky.renewals] == pytest.approx([10, 20, 30])
 
 
-def test_body_of_many_ttls_keeps_its_lease(renewer: Renewer, flaky: FlakyStore, clock: ManualClock) -> None:
+def test_body_of_many_ttls_keeps_its_lease(
+    make_lease: MakeLease, renewer: Renewer, flaky: FlakyStore, clock: ManualClock
+) -> None:
     """A body of ten ttls keeps its lease, and the store's lock never lives longer than the ttl (B41)."""
-    lease = hold(renewer, flaky)
+    lease = make_lease()
     for _ in range(60):
-        run_until(renewer, clock, TTL / 6)
-        remaining = left(flaky)
-        assert remaining is not None
-        assert 0 < remaining <= TTL
+        clock.run(renewer, TTL / 6)
+        assert about(peek(flaky).remaining, TTL)
         lease.ensure_held()
 
 
@@ -48,61 +49,69 @@ def test_nothing_to_do(renewer: Renewer) -> None:
     assert renewer.tick() is None
 
 
-def test_slow_answer_is_counted_from_its_request(renewer: Renewer, flaky: FlakyStore, clock: ManualClock) -> None:
+def test_slow_answer_is_counted_from_its_request(
+    make_lease: MakeLease, renewer: Renewer, flaky: FlakyStore, clock: ManualClock
+) -> None:
     """The time a renewal's answer took comes off the lease (B51)."""
-    lease = hold(renewer, flaky)
+    lease = make_lease()
     clock.advance(10)
     flaky.afterwards = lambda: clock.advance(5)
     renewer.tick()
-    assert lease.remaining() == pytest.approx(DEADLINE - 5)
+    assert lease.remaining() == pytest.approx(VALIDITY - 5)
 
 
 def test_wall_clock_jumps_change_nothing(
-    renewer: Renewer, flaky: FlakyStore, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    make_lease: MakeLease, renewer: Renewer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A wall clock that jumps by an hour moves no renewal and no deadline (B51)."""
     wall = time.time
-    lease = hold(renewer, flaky)
+    lease = make_lease()
     for jump in (3600.0, -3600.0):
         monkeypatch.setattr(time, "time", lambda jump=jump: wall() + jump)
         assert renewer.tick() == pytest.approx(TTL / 3)
-        assert lease.remaining() == pytest.approx(DEADLINE)
+        assert lease.remaining() == pytest.approx(VALIDITY)
 
 
-def test_thousand_leases_share_a_call(renewer: Renewer, flaky: FlakyStore, clock: ManualClock) -> None:
+def test_thousand_leases_share_a_call(
+    make_lease: MakeLease, renewer: Renewer, flaky: FlakyStore, clock: ManualClock
+) -> None:
     """A thousand leases of one store are renewed in one call."""
-    leases = [hold(renewer, flaky, f"order:{number}") for number in range(1000)]
+    leases = [make_lease(f"order:{number}") for number in range(1000)]
     clock.advance(10)
     renewer.tick()
-    assert [len(holds) for _, holds, _ in flaky.renewals] == [1000]
+    assert [len(locks) for _, locks, _ in flaky.renewals] == [1000]
     assert {lease.remaining() for lease in leases} == {leases[0].remaining()}
-    assert leases[0].remaining() == pytest.approx(DEADLINE)
+    assert leases[0].remaining() == pytest.approx(VALIDITY)
 
 
-def test_leases_fall_into_step(renewer: Renewer, flaky: FlakyStore, clock: ManualClock) -> None:
+def test_leases_fall_into_step(make_lease: MakeLease, renewer: Renewer, flaky: FlakyStore, clock: ManualClock) -> None:
     """Leases taken shortly after each other are renewed together."""
     leases = []
     for number in range(5):
-        leases.append(hold(renewer, flaky, f"order:{number}"))
+        leases.append(make_lease(f"order:{number}"))
         clock.advance(0.5)
-    run_until(renewer, clock, 30)
-    assert {len(holds) for _, holds, _ in flaky.renewals} == {5}
+    clock.run(renewer, 30)
+    assert {len(locks) for _, locks, _ in flaky.renewals} == {5}
     assert not any(lease.lost for lease in leases)
 
 
-def test_stores_are_asked_apart(renewer: Renewer, clock: ManualClock, caplog: pytest.LogCaptureFixture) -> None:
+def test_stores_are_asked_apart(
+    make_lease: MakeLease, renewer: Renewer, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
     """Leases of two stores are renewed in two calls, and one store's failure is not the other's."""
     good, bad = FlakyStore(clock), FlakyStore(clock)
-    kept, failed = hold(renewer, good, "good"), hold(renewer, bad, "bad")
+    kept, failed = make_lease("good", store=good), make_lease("bad", store=bad)
     bad.fault = StoreUnavailable("no answer")
-    run_until(renewer, clock, TTL)
+    clock.run(renewer, TTL)
     assert (kept.lost, failed.lost) == (False, True)
     assert "no answer" in caplog.text
 
 
-def test_discarded_lease_is_left_alone(renewer: Renewer, flaky: FlakyStore, clock: ManualClock) -> None:
+def test_discarded_lease_is_left_alone(
+    make_lease: MakeLease, renewer: Renewer, flaky: FlakyStore, clock: ManualClock
+) -> None:
     """After its release a lease is not renewed any more (B40)."""
-    lease = hold(renewer, flaky)
+    lease = make_lease()
     renewer.discard(lease.token)
     assert renewer.tick() is None
     clock.advance(20)
@@ -110,9 +119,11 @@ def test_discarded_lease_is_left_alone(renewer: Renewer, flaky: FlakyStore, cloc
     assert flaky.renewals == []
 
 
-def test_forgotten_lease_is_not_renewed(renewer: Renewer, flaky: FlakyStore, clock: ManualClock) -> None:
+def test_forgotten_lease_is_not_renewed(
+    make_lease: MakeLease, renewer: Renewer, flaky: FlakyStore, clock: ManualClock
+) -> None:
     """A lease that its call has forgotten, however that ended, is not kept alive for ever (B40)."""
-    lease = hold(renewer, flaky)
+    lease = make_lease()
     del lease
     gc.collect()
     clock.advance(10)
@@ -120,18 +131,20 @@ def test_forgotten_lease_is_not_renewed(renewer: Renewer, flaky: FlakyStore, clo
     assert (flaky.renewals, len(renewer), renewer.tick()) == ([], 0, None)
 
 
-def test_release_during_a_renewal(renewer: Renewer, flaky: FlakyStore, clock: ManualClock) -> None:
+def test_release_during_a_renewal(
+    make_lease: MakeLease, renewer: Renewer, flaky: FlakyStore, clock: ManualClock
+) -> None:
     """A renewal in flight while its body ends neither revives the lock nor reports a loss (B40)."""
     told: list[Lease] = []
-    lease = hold(renewer, flaky, on_lost=told.append)
+    lease = make_lease(on_lost=told.append)
     clock.advance(10)
 
     def body_ends() -> None:
         flaky.afterwards = lambda: None
         renewer.discard(lease.token)
         lease.end()
-        flaky.release(HeldLock(names(flaky.prefix, "order:7"), lease.token, lease.fence, TTL))
+        flaky.release(lock_under(flaky, lease))
 
     flaky.afterwards = body_ends
     renewer.tick()
-    assert (told, left(flaky), renewer.tick()) == ([], None, None)
+    assert (told, is_held(flaky), renewer.tick()) == ([], False, None)

@@ -7,54 +7,61 @@ import logging
 import pytest
 
 from celery_singleton_lock import StoreUnavailable
-from celery_singleton_lock.keys.names import names
 from celery_singleton_lock.locks.lease import Lease
-from celery_singleton_lock.locks.protocol import HeldLock
 from celery_singleton_lock.locks.renewal import Renewer
 
 from ..support.clock import ManualClock
+from ..support.locks import TTL, VALIDITY, is_held, lock_under
+from .conftest import MakeLease
 from .flaky_store import FlakyStore
-from .leases import DEADLINE, TTL, hold, left, run_until
 
 
-def test_failure_is_tried_again_sooner(renewer: Renewer, flaky: FlakyStore, clock: ManualClock) -> None:
+def test_failure_is_tried_again_sooner(
+    make_lease: MakeLease, renewer: Renewer, flaky: FlakyStore, clock: ManualClock
+) -> None:
     """A renewal that failed is tried again after a twelfth of the ttl, until one gets through."""
     begun = clock()
-    lease = hold(renewer, flaky)
+    lease = make_lease()
     flaky.fault = StoreUnavailable("no answer")
-    run_until(renewer, clock, 18)
+    clock.run(renewer, 18)
     assert [at - begun for at, _, _ in flaky.renewals] == pytest.approx([10, 12.5, 15, 17.5])
     flaky.fault = None
-    run_until(renewer, clock, 3)
+    clock.run(renewer, 3)
     assert lease.remaining() > TTL / 2
     assert not lease.lost
 
 
-def test_nobody_can_tell_is_no_refusal(renewer: Renewer, flaky: FlakyStore, clock: ManualClock) -> None:
+def test_nobody_can_tell_is_no_refusal(
+    make_lease: MakeLease, renewer: Renewer, flaky: FlakyStore, clock: ManualClock
+) -> None:
     """An answer that nobody can tell is like none: asked again sooner, and lost only at the deadline."""
     begun = clock()
-    lease = hold(renewer, flaky)
+    lease = make_lease()
     flaky.unsure = True
-    run_until(renewer, clock, 13)
+    clock.run(renewer, 13)
     assert [at - begun for at, _, _ in flaky.renewals] == pytest.approx([10, 12.5])
     assert not lease.lost
-    run_until(renewer, clock, TTL)
+    clock.run(renewer, TTL)
     assert lease.lost
 
 
-def test_silent_server_loses_the_lease_at_the_deadline(renewer: Renewer, flaky: FlakyStore, clock: ManualClock) -> None:
+def test_silent_server_loses_the_lease_at_the_deadline(
+    make_lease: MakeLease, renewer: Renewer, flaky: FlakyStore, clock: ManualClock
+) -> None:
     """Where no renewal gets through, the observer hears of the loss at the local deadline (B07, B13)."""
     begun, told = clock(), list[float]()
-    lease = hold(renewer, flaky, on_lost=lambda lease: told.append(clock() - begun))
+    lease = make_lease(on_lost=lambda lease: told.append(clock() - begun))
     flaky.fault = StoreUnavailable("no answer")
-    run_until(renewer, clock, TTL)
-    assert told == [pytest.approx(DEADLINE, abs=0.01)]
+    clock.run(renewer, TTL)
+    assert told == [pytest.approx(VALIDITY, abs=0.01)]
     assert lease.lost
     assert len(renewer) == 0
     assert renewer.tick() is None
 
 
-def test_slow_failures_end_at_the_deadline_too(renewer: Renewer, flaky: FlakyStore, clock: ManualClock) -> None:
+def test_slow_failures_end_at_the_deadline_too(
+    make_lease: MakeLease, renewer: Renewer, flaky: FlakyStore, clock: ManualClock
+) -> None:
     """Calls that take all of their time before they fail do not put the loss off (B13)."""
     told: list[float] = []
     begun = clock()
@@ -64,17 +71,19 @@ def test_slow_failures_end_at_the_deadline_too(renewer: Renewer, flaky: FlakySto
         raise StoreUnavailable("timeout")
 
     flaky.timeout = 60.0
-    lease = hold(renewer, flaky, on_lost=lambda lease: told.append(clock() - begun))
+    lease = make_lease(on_lost=lambda lease: told.append(clock() - begun))
     flaky.afterwards = hang
-    run_until(renewer, clock, TTL * 2)
+    clock.run(renewer, TTL * 2)
     assert lease.lost
-    assert told[0] <= DEADLINE + 0.01
+    assert told[0] <= VALIDITY + 0.01
 
 
-def test_no_call_outlasts_its_lease(renewer: Renewer, flaky: FlakyStore, clock: ManualClock) -> None:
+def test_no_call_outlasts_its_lease(
+    make_lease: MakeLease, renewer: Renewer, flaky: FlakyStore, clock: ManualClock
+) -> None:
     """A renewal is given at most a quarter of the ttl, and no more than what is left of the lease."""
     flaky.timeout = 60.0
-    lease = hold(renewer, flaky)
+    lease = make_lease()
     flaky.fault = StoreUnavailable("refused at once")
     while renewer.tick() is not None:
         if flaky.renewals and flaky.renewals[-1][0] == clock():
@@ -83,40 +92,46 @@ def test_no_call_outlasts_its_lease(renewer: Renewer, flaky: FlakyStore, clock: 
     assert len(flaky.renewals) > 3
 
 
-def test_store_timeout_bounds_a_call(renewer: Renewer, flaky: FlakyStore, clock: ManualClock) -> None:
+def test_store_timeout_bounds_a_call(
+    make_lease: MakeLease, renewer: Renewer, flaky: FlakyStore, clock: ManualClock
+) -> None:
     """The store's own timeout bounds a renewal where it is shorter than a quarter of the ttl."""
-    lease = hold(renewer, flaky)
+    lease = make_lease()
     clock.advance(10)
     renewer.tick()
     assert flaky.renewals[0][2] == flaky.timeout == 1.0
     assert not lease.lost
 
 
-def test_shortest_lease_bounds_the_call(renewer: Renewer, flaky: FlakyStore, clock: ManualClock) -> None:
+def test_shortest_lease_bounds_the_call(
+    make_lease: MakeLease, renewer: Renewer, flaky: FlakyStore, clock: ManualClock
+) -> None:
     """A hung call for a long lease does not keep a short one from knowing of its end."""
-    leases = [hold(renewer, flaky, "long", ttl=60), hold(renewer, flaky, "short", ttl=1.2)]
+    leases = [make_lease("long", ttl=60), make_lease("short", ttl=1.2)]
     clock.advance(0.4)
     renewer.tick()
     assert flaky.renewals[0][2] <= 0.3
     assert not any(lease.lost for lease in leases)
 
 
-def test_refusal_loses_at_once(renewer: Renewer, flaky: FlakyStore, clock: ManualClock) -> None:
+def test_refusal_loses_at_once(make_lease: MakeLease, renewer: Renewer, flaky: FlakyStore, clock: ManualClock) -> None:
     """A lease that the store does not hold any more is lost at the next renewal, and is not renewed again (B07)."""
     told: list[Lease] = []
-    lease = hold(renewer, flaky, on_lost=told.append)
-    flaky.release(HeldLock(names(flaky.prefix, "order:7"), "order:7-token", 0, TTL))
-    run_until(renewer, clock, 10)
+    lease = make_lease(on_lost=told.append)
+    flaky.release(lock_under(flaky, lease))
+    clock.run(renewer, 10)
     assert told == [lease]
     assert lease.reason == "the server does not hold it any more"
-    assert left(flaky) is None
+    assert not is_held(flaky)
     assert len(renewer) == 0
 
 
-def test_late_success_revives_nothing(renewer: Renewer, flaky: FlakyStore, clock: ManualClock) -> None:
+def test_late_success_revives_nothing(
+    make_lease: MakeLease, renewer: Renewer, flaky: FlakyStore, clock: ManualClock
+) -> None:
     """A renewal whose answer comes after the deadline leaves the lease lost, though the store said yes (B11, B51)."""
     told: list[Lease] = []
-    lease = hold(renewer, flaky, on_lost=told.append)
+    lease = make_lease(on_lost=told.append)
     clock.advance(10)
     flaky.afterwards = lambda: clock.advance(TTL)
     renewer.tick()
@@ -128,9 +143,11 @@ def test_late_success_revives_nothing(renewer: Renewer, flaky: FlakyStore, clock
     assert len(flaky.renewals) == 1
 
 
-def test_paused_process_finds_its_lease_lost(renewer: Renewer, flaky: FlakyStore, clock: ManualClock) -> None:
+def test_paused_process_finds_its_lease_lost(
+    make_lease: MakeLease, renewer: Renewer, flaky: FlakyStore, clock: ManualClock
+) -> None:
     """After a pause of two ttls the lease is lost and no renewal is even asked for (B11, B51)."""
-    lease = hold(renewer, flaky)
+    lease = make_lease()
     clock.advance(2 * TTL)
     renewer.tick()
     assert lease.lost
@@ -138,23 +155,28 @@ def test_paused_process_finds_its_lease_lost(renewer: Renewer, flaky: FlakyStore
     assert flaky.renewals == []
 
 
-def test_max_hold_ends_renewal(renewer: Renewer, flaky: FlakyStore, clock: ManualClock) -> None:
+def test_max_hold_ends_renewal(make_lease: MakeLease, renewer: Renewer, flaky: FlakyStore, clock: ManualClock) -> None:
     """A hung body is renewed until `max_hold` and no longer: then the lease counts as lost (B40)."""
     begun, told = clock(), list[float]()
-    lease = hold(renewer, flaky, max_hold=65, on_lost=lambda lease: told.append(clock() - begun))
-    run_until(renewer, clock, 300)
+    lease = make_lease(max_hold=65, on_lost=lambda lease: told.append(clock() - begun))
+    clock.run(renewer, 300)
     assert told == [pytest.approx(65, abs=0.01)]
     assert lease.reason == "max_hold is over"
     assert max(at for at, _, _ in flaky.renewals) - begun < 65
-    assert left(flaky) is None
+    assert not is_held(flaky)
 
 
 @pytest.mark.parametrize("fault", [RuntimeError("driver"), OSError("driver")], ids=repr)
 def test_unexpected_fault_is_logged_and_tried_again(
-    renewer: Renewer, flaky: FlakyStore, clock: ManualClock, fault: Exception, caplog: pytest.LogCaptureFixture
+    make_lease: MakeLease,
+    renewer: Renewer,
+    flaky: FlakyStore,
+    clock: ManualClock,
+    fault: Exception,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """A fault that no store should have is logged with its traceback, and the renewal is tried again."""
-    lease = hold(renewer, flaky)
+    lease = make_lease()
     flaky.fault = fault
     clock.advance(10)
     assert renewer.tick() == pytest.approx(2.5)
@@ -162,20 +184,20 @@ def test_unexpected_fault_is_logged_and_tried_again(
     flaky.fault = None
     clock.advance(2.5)
     renewer.tick()
-    assert lease.remaining() == pytest.approx(DEADLINE)
+    assert lease.remaining() == pytest.approx(VALIDITY)
 
 
 def test_observers_fault_does_not_stop_the_others(
-    renewer: Renewer, flaky: FlakyStore, clock: ManualClock, caplog: pytest.LogCaptureFixture
+    make_lease: MakeLease, renewer: Renewer, flaky: FlakyStore, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     """An observer that raises at a loss does not keep the other leases from being renewed."""
 
     def broken(_: Lease) -> None:
         raise RuntimeError("observer")
 
-    lost = hold(renewer, flaky, "lost", on_lost=broken)
-    kept = hold(renewer, flaky, "kept")
-    flaky.release(HeldLock(names(flaky.prefix, "lost"), "lost-token", 0, TTL))
-    run_until(renewer, clock, TTL)
+    lost = make_lease("lost", on_lost=broken)
+    kept = make_lease("kept")
+    flaky.release(lock_under(flaky, lost))
+    clock.run(renewer, TTL)
     assert (lost.lost, kept.lost) == (True, False)
     assert "the observer of a lost lease failed" in caplog.text

@@ -5,17 +5,19 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from celery_singleton_lock.locks.answers import Granted
 from celery_singleton_lock.locks.guard import Guard
 from celery_singleton_lock.locks.lease import Lease
 from celery_singleton_lock.locks.protocol import HeldLock
 from celery_singleton_lock.locks.renewal import Renewer
 from celery_singleton_lock.stores.memory import MemoryStore
+
+from ..support.locks import held_guard, lock_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -28,8 +30,8 @@ class WatchedStore(MemoryStore):
         self.renewed = 0
         self._more = threading.Condition()
 
-    def renew(self, holds: Sequence[HeldLock], timeout: float) -> list[bool | None]:
-        answers = super().renew(holds, timeout)
+    def renew(self, locks: Sequence[HeldLock], timeout: float) -> list[bool | None]:
+        answers = super().renew(locks, timeout)
         with self._more:
             self.renewed += 1
             self._more.notify_all()
@@ -41,13 +43,9 @@ class WatchedStore(MemoryStore):
             return self._more.wait_for(lambda: self.renewed >= count, 20)
 
 
-def guard(
-    store: MemoryStore, renewer: Renewer, key: str, ttl: float = 3.0, on_lost: Callable[[Lease], None] | None = None
-) -> Guard:
-    """A lock that is held and renewed; by default for far longer than a slow machine stands still."""
-    made = Guard(store, key, ttl=ttl, renewer=renewer, on_lost=on_lost)
-    assert isinstance(made.acquire(), Granted)
-    return made
+def held(store: MemoryStore, renewer: Renewer, key: str, ttl: float = 3.0, **options: Any) -> Guard:
+    """A guard whose lease is renewed; by default for far longer than a slow machine stands still."""
+    return held_guard(store, key, ttl, renewer=renewer, **options)
 
 
 def renewal_threads() -> list[threading.Thread]:
@@ -64,7 +62,7 @@ def known() -> list[threading.Thread]:
 def test_one_thread_for_all_leases_and_none_when_idle(known: list[threading.Thread]) -> None:
     """A hundred leases are renewed by one thread, which ends once no lease has been held for a while (B40)."""
     store, renewer = WatchedStore(), Renewer(idle=0.05)
-    guards = [guard(store, renewer, f"order:{number}") for number in range(100)]
+    guards = [held(store, renewer, f"order:{number}") for number in range(100)]
     (thread,) = [thread for thread in renewal_threads() if thread not in known]
     assert store.wait_for(2)
     assert [one for one in renewal_threads() if one not in known] == [thread]
@@ -73,26 +71,32 @@ def test_one_thread_for_all_leases_and_none_when_idle(known: list[threading.Thre
     assert not thread.is_alive()
 
 
-def test_thread_comes_back() -> None:
+def test_thread_comes_back(known: list[threading.Thread]) -> None:
     """After it ended, the next lease starts the thread again."""
     store, renewer = WatchedStore(), Renewer(idle=0.0)
     for count in (1, 2):
-        held = guard(store, renewer, "order:7", ttl=1.5)
+        guard = held(store, renewer, "order:7", ttl=1.5)
         assert store.wait_for(count)
-        before = renewal_threads()
-        held.release()
-        for thread in before:
-            if thread._target == renewer._run:  # type: ignore[attr-defined]
-                thread.join(20)
+        (thread,) = [thread for thread in renewal_threads() if thread not in known]
+        guard.release()
+        thread.join(20)
+        assert not thread.is_alive()
 
 
-def test_short_lease_wakes_the_thread() -> None:
+def test_short_lease_wakes_the_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """A short lease that comes while the thread waits for a long one is renewed in time."""
-    store, renewer = WatchedStore(), Renewer(idle=0.0)
-    long = guard(store, renewer, "long", ttl=3600)
-    while renewer._wakes is None:  # until it waits
-        assert renewal_threads()
-    short = guard(store, renewer, "short", ttl=3.0)
+    store, renewer, looked = WatchedStore(), Renewer(idle=0.0), threading.Event()
+    tick = renewer.tick
+
+    def look() -> float | None:
+        pause = tick()
+        looked.set()  # the next that it does is to wait
+        return pause
+
+    monkeypatch.setattr(renewer, "tick", look)
+    long = held(store, renewer, "long", ttl=3600)
+    assert looked.wait(20)
+    short = held(store, renewer, "short", ttl=3.0)
     assert store.wait_for(2)
     assert short.release()
     assert long.release()
@@ -101,9 +105,9 @@ def test_short_lease_wakes_the_thread() -> None:
 def test_thread_is_a_daemon(known: list[threading.Thread]) -> None:
     """The thread keeps no process from ending."""
     store, renewer = WatchedStore(), Renewer(idle=0.0)
-    held = guard(store, renewer, "order:7")
+    guard = held(store, renewer, "order:7")
     assert all(thread.daemon for thread in renewal_threads())
-    held.release()
+    guard.release()
 
 
 @pytest.mark.parametrize("fault", [RuntimeError, SystemExit])
@@ -116,10 +120,9 @@ def test_observers_fault_does_not_end_the_thread(fault: type[BaseException], cap
         raise fault("observer")
 
     store, renewer = WatchedStore(), Renewer(idle=0.0)
-    lost = guard(store, renewer, "lost", ttl=1.0, on_lost=broken)
-    kept = guard(store, renewer, "kept", ttl=3.0)
-    assert lost.lease is not None
-    store.release(HeldLock(lost._names, lost.lease.token, 0, 1.0))
+    lost = held(store, renewer, "lost", ttl=1.0, on_lost=broken)
+    kept = held(store, renewer, "kept", ttl=3.0)
+    store.release(lock_of(lost))
     assert told.wait(20)
     assert store.wait_for(store.renewed + 2)
     assert kept.release()

@@ -9,20 +9,20 @@ from typing import Any
 
 import pytest
 from celery import Celery
+from celery.utils.dispatch import Signal
 
 from celery_singleton_lock import IdempotencyMismatch, Lock, StoreUnavailable, current_lease, signals, single_instance
-from celery_singleton_lock.keys.names import key_id, names
-from celery_singleton_lock.locks.answers import Holder
-from celery_singleton_lock.locks.guard import Guard
-from celery_singleton_lock.locks.protocol import HeldLock, Store
+from celery_singleton_lock.keys.names import key_id
+from celery_singleton_lock.locks.answers import Answer, Holder
+from celery_singleton_lock.locks.protocol import AcquireRequest, Store
 from celery_singleton_lock.locks.renewal import Renewer
 from celery_singleton_lock.metrics import LockCounters
-from celery_singleton_lock.stores.memory import MemoryStore
-from celery_singleton_lock.tasks.settings import settings_of
 
 from ..support.clock import ManualClock
+from ..support.locks import held_guard, lock_under, own_lease
+from .conftest import MakeGuard
 from .flaky_store import FlakyStore
-from .inline_worker import InlineWorker
+from .inline_worker import InlineWorker, charge_of
 
 TOKEN = "tok_abc"
 KEY_ID = key_id("order:7")
@@ -51,17 +51,6 @@ def counters() -> Iterator[LockCounters]:
     made.disconnect()
 
 
-def charge_of(app: Celery, body: Any = lambda: "done", **options: Any) -> Any:
-    """A locked task."""
-
-    @app.task(name="shop.charge", lazy=False)
-    @single_instance(key="order:{order_id}", **options)
-    def charge(order_id: int) -> Any:
-        return body()
-
-    return charge
-
-
 def ours(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
     """The package's own lines."""
     return [record for record in caplog.records if record.name.startswith("celery_singleton_lock")]
@@ -69,13 +58,13 @@ def ours(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
 
 def test_all_signals_are_listed() -> None:
     """Every signal of the module is in `ALL`, under its own name."""
-    found = {name: value for name, value in vars(signals).items() if isinstance(value, signals.Signal)}
+    found = {name: value for name, value in vars(signals).items() if isinstance(value, Signal)}
     assert {name: value.name for name, value in found.items()} == {value.name: value.name for value in signals.ALL}
 
 
 def test_acquired_and_released(app: Celery, worker: InlineWorker, heard: list[Any]) -> None:
     """A run is told of at its start, with its fence, and at its end."""
-    charge = charge_of(app, lambda: current_lease().fence)  # type: ignore[union-attr]
+    charge = charge_of(app, lambda: own_lease().fence)
     sent = charge.delay(7)
     fence = worker.run().result
     common = {"sender": charge, "task_id": sent.id, "key_id": KEY_ID}
@@ -87,8 +76,7 @@ def test_skip_is_visible(
 ) -> None:
     """A skip is one line with task, key id, holder, host and remaining time, one signal, and nothing more (B26)."""
     caplog.set_level(logging.INFO)
-    held = Guard(store, "order:7", ttl=30, holder=Holder("holder-id", "shop.ship", "ship@host", 7))
-    held.acquire()
+    held = held_guard(store, holder=Holder("holder-id", "shop.ship", "ship@host", 7))
     sent = charge_of(app, on_conflict="skip").delay(7)
     worker.run()
     held.release()
@@ -145,9 +133,8 @@ def test_loss_is_visible(app: Celery, store: Store, heard: list[Any], caplog: py
     """A lost lease is one warning and one signal with the reason, and the release says that nothing was held (B07)."""
 
     def body() -> str:
-        lease = current_lease()
-        assert lease is not None
-        store.release(HeldLock(names(store.prefix, lease.key), lease.token, lease.fence, lease.ttl))
+        lease = own_lease()
+        store.release(lock_under(store, lease))
         lease.lose("the server does not hold it any more")
         lease.lose("again")
         return "done"
@@ -164,11 +151,9 @@ def test_loss_is_visible(app: Celery, store: Store, heard: list[Any], caplog: py
 
 
 @pytest.mark.parametrize("policy", ["run", "raise"])
-def test_unavailable_is_visible(app: Celery, clock: ManualClock, heard: list[Any], policy: str) -> None:
+def test_unavailable_is_visible(app: Celery, app_store: FlakyStore, heard: list[Any], policy: str) -> None:
     """A store out of reach is one signal that says whether the body runs without a lock."""
-    flaky = FlakyStore(clock)
-    flaky.fault = StoreUnavailable("no answer")
-    vars(settings_of(app))["store"] = flaky
+    app_store.fault = StoreUnavailable("no answer")
     charge = charge_of(app, on_unavailable=policy)
     if policy == "run":
         charge(7)
@@ -214,15 +199,22 @@ def test_counters(app: Celery, store: Store, counters: LockCounters) -> None:
 
 def test_no_argument_anywhere(
     app: Celery,
-    store: MemoryStore,
+    store: Store,
     worker: InlineWorker,
     heard: list[Any],
-    clock: ManualClock,
     caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """An argument's value is in no log line, signal, error, header, marker, repr or key of the store (B26, B47)."""
+    """An argument's value is in no log line, signal, error, header, marker, repr or request to the store (B26, B47)."""
     caplog.set_level(logging.DEBUG, "celery_singleton_lock")
     shown: list[str] = []
+    acquire = store.acquire
+
+    def listen(request: AcquireRequest) -> Answer:
+        shown.append(repr(request))
+        return acquire(request)
+
+    monkeypatch.setattr(store, "acquire", listen)
 
     def make(name: str, body: Any = lambda: repr(current_lease()), **options: Any) -> Any:
         @app.task(name=name, lazy=False)
@@ -242,15 +234,13 @@ def test_no_argument_anywhere(
             shown += [repr(mismatch.value), str(mismatch.value), repr(pickle.dumps(mismatch.value))]
 
     def nested() -> Any:
-        lease = current_lease()
-        assert lease is not None
+        lease = own_lease()
         retry, skip, failing = make("retry", key=None), make("skip", key=None, on_conflict="skip"), make("fail")
         with Lock(store, type(retry).singleton_lock_task().key.build({"token": TOKEN, "amount": 0})):
             retry.delay(TOKEN)
             outcome = worker.run()
             shown.append(repr(outcome.result) + str(outcome.result) + repr(pickle.dumps(outcome.result)))
         message = worker.take()
-        assert message is not None
         shown.append(repr(message.headers["singleton_lock"]))
         with Lock(store, type(skip).singleton_lock_task().key.build({"token": TOKEN, "amount": 0})):
             shown.append(repr(skip(TOKEN)))
@@ -260,18 +250,18 @@ def test_no_argument_anywhere(
 
     shown.append(make("nested", nested)(TOKEN))
     shown += [repr(fields) for _, fields in heard] + [record.getMessage() for record in ours(caplog)]
-    shown += [name for one in (store._locks, store._fences, store._tombstones, store._records) for name in one._entries]
     assert len(shown) > 30
     assert [text for text in shown if TOKEN in text] == []
 
 
-def test_hung_renewal_is_said_without_keys(clock: ManualClock, caplog: pytest.LogCaptureFixture) -> None:
+def test_hung_renewal_is_said_without_keys(
+    make_guard: MakeGuard, flaky: FlakyStore, renewer: Renewer, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
     """A renewal that fails is a warning with the reason and no key (B47)."""
-    flaky, renewer = FlakyStore(clock), Renewer(clock, threaded=False)
-    guard = Guard(flaky, f"mail:{TOKEN}", ttl=30, renewer=renewer, clock=clock)
-    guard.acquire()
+    guard = make_guard(f"mail:{TOKEN}", held=True)
     flaky.fault = StoreUnavailable("TimeoutError: no answer")
     clock.advance(10)
     renewer.tick()
+    assert guard.pending
     assert "no answer" in caplog.text
     assert TOKEN not in caplog.text

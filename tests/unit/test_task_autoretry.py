@@ -46,7 +46,6 @@ def test_first_failure_after_waits_has_the_shortest_backoff(
         after = datetime.now(timezone.utc)
         assert (outcome.state, type(outcome.result)) == ("RETRY", ZeroDivisionError)
         message = worker.take()
-        assert message is not None
         assert message.headers["retries"] == failures
         delay, second = timedelta(seconds=seconds), timedelta(seconds=1)
         assert before + delay - second <= datetime.fromisoformat(message.headers["eta"]) <= after + delay + second

@@ -25,7 +25,6 @@ from celery_singleton_lock.locks.protocol import Store
 from celery_singleton_lock.tasks.settings import settings_of
 from celery_singleton_lock.worker.startup import StartupChecks
 
-from ..support.clock import ManualClock
 from .conftest import MakeApp
 from .flaky_store import FlakyStore
 from .inline_worker import InlineWorker
@@ -147,11 +146,9 @@ def test_taken_is_taken(app: Celery, store: Store, worker: InlineWorker, name: s
 
 
 @pytest.mark.parametrize("name", BASES)
-def test_unlocked_run_asks_the_store_once(app: Celery, clock: ManualClock, name: str) -> None:
+def test_unlocked_run_asks_the_store_once(app: Celery, app_store: FlakyStore, name: str) -> None:
     """With `on_unavailable="run"` the body runs once, after one question, whatever the base class (B52)."""
-    flaky = FlakyStore(clock)
-    flaky.fault = StoreUnavailable("no answer")
-    vars(settings_of(app))["store"] = flaky
+    app_store.fault = StoreUnavailable("no answer")
     unlocked: list[bool] = []
 
     def note(unlocked: bool, told: list[bool] = unlocked, **_: Any) -> None:

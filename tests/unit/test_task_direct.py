@@ -26,7 +26,7 @@ from celery_singleton_lock import (
 from celery_singleton_lock.keys.names import key_id, names
 from celery_singleton_lock.locks.protocol import Store
 
-from ..support.asking import is_held
+from ..support.locks import is_held, own_lease
 from .inline_worker import InlineWorker
 
 ROOT = Path(__file__).parents[2]
@@ -35,8 +35,8 @@ ROOT = Path(__file__).parents[2]
 def test_lock_is_held_and_freed(charge: Any, store: Store, worker: InlineWorker) -> None:
     """A direct call holds the lock while its body runs, and frees it; nothing is published (B35)."""
     seen: list[bool] = []
-    lease = charge(7, then=lambda: seen.append(is_held(store, "order:7")))
-    assert (seen, is_held(store, "order:7"), lease.remaining(), current_lease()) == ([True], False, 0.0, None)
+    lease = charge(7, then=lambda: seen.append(is_held(store)))
+    assert (seen, is_held(store), lease.remaining(), current_lease()) == ([True], False, 0.0, None)
     assert (lease.key, len(lease.token)) == ("order:7", 32)
     assert worker.waiting() == 0
 
@@ -49,7 +49,7 @@ def test_lock_is_freed_by_a_body_that_raises(charge: Any, store: Store) -> None:
 
     with pytest.raises(ZeroDivisionError):
         charge(7, then=fail)
-    assert not is_held(store, "order:7")
+    assert not is_held(store)
     assert charge(7).fence > 0
 
 
@@ -154,8 +154,7 @@ def test_lost_lease_is_known_to_the_body(app: Celery, store: Store) -> None:
     @app.task(lazy=False)
     @single_instance(key="order", ttl=0.3)
     def charge() -> str:
-        lease = current_lease()
-        assert lease is not None
+        lease = own_lease()
         store.release(store_hold(lease))
         try:
             while True:

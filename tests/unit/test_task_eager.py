@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 from celery import Celery, chain, chord, group
 
-from celery_singleton_lock import Lock, LockTaken, SingleInstanceTask, current_lease, is_skipped, single_instance
+from celery_singleton_lock import Lock, LockTaken, SingleInstanceTask, is_skipped, single_instance
 from celery_singleton_lock.keys.names import key_id, names
 from celery_singleton_lock.locks.protocol import Store
 
+from ..support.locks import own_lease
 from .conftest import MakeApp
 from .inline_worker import InlineWorker
 
@@ -27,9 +28,7 @@ def locked(app: Celery, **options: Any) -> Any:
     @app.task(name="shop.charge", lazy=False)
     @single_instance(key="order:{order_id}", **options)
     def charge(order_id: int) -> str:
-        lease = current_lease()
-        assert lease is not None
-        return lease.key
+        return own_lease().key
 
     return charge
 
@@ -123,9 +122,7 @@ def test_own_retries(make_app: MakeApp, store: Store) -> None:
         attempts.append(self.request.retries)
         if len(attempts) < 3:
             raise self.retry(countdown=0)
-        lease = current_lease()
-        assert lease is not None
-        return lease.key
+        return own_lease().key
 
     assert charge.delay(7).get() == "order:7"
     assert attempts == [0, 1, 2]
@@ -185,8 +182,6 @@ def test_locks_need_no_server(make_app: MakeApp) -> None:
 
     @app.task(base=SingleInstanceTask, lazy=False)
     def report() -> str:
-        lease = current_lease()
-        assert lease is not None
-        return lease.key
+        return own_lease().key
 
     assert report.delay().get().startswith(f"{report.name}:")

@@ -12,8 +12,8 @@ from celery_singleton_lock import Lease, Lock, LockTaken, current_lease, single_
 from celery_singleton_lock.locks.lease import lease_scope
 from celery_singleton_lock.locks.protocol import Store
 
-from ..support.asking import is_held
 from ..support.clock import ManualClock
+from ..support.locks import is_held, own_lease
 from .inline_worker import InlineWorker
 
 
@@ -23,14 +23,12 @@ def test_nested_call_with_the_same_key(charge: Any, store: Store) -> None:
 
     def nest() -> None:
         inner.append(charge(7))
-        assert is_held(store, "order:7")
-        lease = current_lease()
-        assert lease is not None
-        lease.ensure_held()
+        assert is_held(store)
+        own_lease().ensure_held()
 
     outer = charge(7, then=nest)
     assert inner == [outer]
-    assert not is_held(store, "order:7")
+    assert not is_held(store)
 
 
 def test_other_task_with_the_same_key_nests(app: Celery, charge: Any) -> None:
@@ -53,20 +51,20 @@ def test_nested_call_with_another_key(charge: Any, store: Store) -> None:
     def nest() -> None:
         inner.append(charge(8, then=lambda: inner.append(current_lease())))
         inner.append(current_lease())
-        assert (is_held(store, "order:7"), is_held(store, "order:8")) == (True, False)
+        assert (is_held(store), is_held(store, "order:8")) == (True, False)
 
     outer = charge(7, then=nest)
     assert inner[0] is inner[1]
     assert inner[1] is not outer
     assert inner[2] is outer
-    assert not is_held(store, "order:7")
+    assert not is_held(store)
 
 
 def test_taken_nested_key_is_a_conflict(charge: Any, store: Store) -> None:
     """A nested call whose own key is taken raises LockTaken, and the outer lock is freed."""
     with Lock(store, "order:8"), pytest.raises(LockTaken):
         charge(7, then=lambda: charge(8))
-    assert not is_held(store, "order:7")
+    assert not is_held(store)
 
 
 def test_threads_share_nothing(charge: Any) -> None:
@@ -111,8 +109,7 @@ def test_leftover_lease_is_not_believed(app: Celery, worker: InlineWorker, clock
     @app.task(lazy=False)
     @single_instance(key="order:{order_id}")
     def charge(order_id: int) -> list[str]:
-        lease = current_lease()
-        assert lease is not None
+        lease = own_lease()
         return [lease.token, *charge(7)] if order_id == 8 else [lease.token]
 
     stale = Lease("order:7", "f" * 32, 12, 30.0, sent=clock(), clock=clock)
@@ -131,8 +128,7 @@ def test_lost_lease_still_covers_nested_calls(charge: Any) -> None:
     inner: list[Lease] = []
 
     def nest() -> None:
-        lease = current_lease()
-        assert lease is not None
+        lease = own_lease()
         lease.lose("the server does not hold it any more")
         inner.append(charge(7))
 

@@ -11,10 +11,10 @@ from celery.utils.nodenames import gethostname
 from celery_singleton_lock import Lock, LockTaken, SingleInstanceTask, is_skipped, single_instance
 from celery_singleton_lock.keys.names import key_id
 from celery_singleton_lock.locks.answers import Holder
-from celery_singleton_lock.locks.guard import Guard
 from celery_singleton_lock.locks.protocol import Store
 from celery_singleton_lock.tasks.message import HEADER
 
+from ..support.locks import held_guard
 from .inline_worker import InlineWorker, make_charge
 
 
@@ -76,7 +76,6 @@ def test_own_retry_is_a_message_like_any_other(
     charge.apply_async((7,), headers=headers)
     assert worker.run().state == "RETRY"
     message = worker.take()
-    assert message is not None
     assert not [name for name in message.headers if "lock" in name]
     with Lock(store, "order:7"):
         assert worker.run(message).state == "RETRY"
@@ -109,26 +108,24 @@ def test_hooks_see_a_retry(
 
 
 @pytest.mark.parametrize(
-    ("fields", "why"),
+    "fields",
     [
-        ({"retries": 1}, "its own retry"),
-        ({"headers": {HEADER: {"v": 1, "waits": 1, "since": 0, "begun": True}}}, "it waited as one that has begun"),
-        ({"parent_id": "holder"}, "the holder sent it"),
-        ({"task_id": "holder"}, "the holder is its other delivery"),
+        {"retries": 1},  # its own retry
+        {"headers": {HEADER: {"v": 1, "waits": 1, "since": 0, "begun": True}}},  # it waited as one that has begun
+        {"parent_id": "holder"},  # the holder sent it
+        {"task_id": "holder"},  # the holder is its other delivery
     ],
     ids=["retry", "header", "parent", "id"],
 )
 @pytest.mark.parametrize("mode", ["skip", "raise"])
 def test_begun_message_waits(
-    app: Celery, store: Store, worker: InlineWorker, ran: list[Any], fields: dict[str, Any], why: str, mode: str
+    app: Celery, store: Store, worker: InlineWorker, ran: list[Any], fields: dict[str, Any], mode: str
 ) -> None:
     """A message whose work may have begun is sent again in every mode, and stays begun (B02, B06)."""
-    held = Guard(store, "order:7", ttl=30, holder=Holder("holder", "shop.charge", gethostname(), 1))
-    held.acquire()
+    held = held_guard(store, holder=Holder("holder", "shop.charge", gethostname(), 1))
     make_charge(app, ran, lock_on_conflict=mode).apply_async((7,), **fields)
     worker.run()
     message = worker.take()
-    assert message is not None, why
     assert message.headers[HEADER]["begun"] is True
     assert message.headers["retries"] == fields.get("retries", 0)
     held.release()
@@ -140,7 +137,6 @@ def test_redelivered_message_waits(app: Celery, worker: InlineWorker, ran: list[
     make_charge(app, ran, lock_on_conflict="skip").delay(7)
     worker.run(redelivered=True)
     message = worker.take()
-    assert message is not None
     assert message.headers[HEADER]["begun"] is True
 
 

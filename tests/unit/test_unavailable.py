@@ -11,89 +11,67 @@ from celery import Celery
 from celery_singleton_lock import LeaseLost, StoreUnavailable, current_lease, single_instance
 from celery_singleton_lock.keys.names import key_id
 from celery_singleton_lock.tasks.message import HEADER
-from celery_singleton_lock.tasks.settings import settings_of
 
-from ..support.clock import ManualClock
+from ..support.locks import lock_under, own_lease, replace_record
 from .flaky_store import FlakyStore
-from .inline_worker import InlineWorker
-
-
-@pytest.fixture
-def flaky(app: Celery, clock: ManualClock) -> FlakyStore:
-    """The app's store, whose faults the test switches on."""
-    store = FlakyStore(clock)
-    vars(settings_of(app))["store"] = store
-    return store
-
-
-def charge_of(app: Celery, body: Any = lambda: "done", **options: Any) -> Any:
-    """A locked task."""
-
-    @app.task(name="shop.charge", lazy=False)
-    @single_instance(key="order:{order_id}", **options)
-    def charge(order_id: int) -> Any:
-        return body()
-
-    return charge
-
+from .inline_worker import InlineWorker, charge_of
 
 NO_ANSWER = StoreUnavailable("TimeoutError: no answer")
 DENIED = StoreUnavailable("AuthenticationError: no", denied=True)
 
 
-def test_retry_is_a_lock_wait(app: Celery, worker: InlineWorker, flaky: FlakyStore) -> None:
+def test_retry_is_a_lock_wait(app: Celery, worker: InlineWorker, app_store: FlakyStore) -> None:
     """By default the message waits as for a lock, with its waits counted and its retries spared; then it runs (B05)."""
     charge_of(app).delay(7)
-    flaky.fault = NO_ANSWER
+    app_store.fault = NO_ANSWER
     outcome = worker.run()
     assert outcome.state == "RETRY"
     assert isinstance(outcome.result, StoreUnavailable)
     message = worker.take()
-    assert message is not None
     assert (message.headers[HEADER]["waits"], message.headers["retries"]) == (1, 0)
-    flaky.fault = None
+    app_store.fault = None
     assert worker.run(message).result == "done"
 
 
-def test_limit_ends_in_the_reason(app: Celery, worker: InlineWorker, flaky: FlakyStore) -> None:
+def test_limit_ends_in_the_reason(app: Celery, worker: InlineWorker, app_store: FlakyStore) -> None:
     """After `retry_limit` waits the task fails with StoreUnavailable."""
     charge_of(app, retry_limit=1).delay(7)
-    flaky.fault = NO_ANSWER
+    app_store.fault = NO_ANSWER
     assert worker.run().state == "RETRY"
     outcome = worker.run()
     assert (outcome.state, type(outcome.result)) == ("FAILURE", StoreUnavailable)
 
 
 @pytest.mark.parametrize("policy", ["retry", "raise"])
-def test_direct_call_raises(app: Celery, flaky: FlakyStore, worker: InlineWorker, policy: str) -> None:
+def test_direct_call_raises(app: Celery, app_store: FlakyStore, worker: InlineWorker, policy: str) -> None:
     """A direct call never runs unlocked unless it is asked to, and sends nothing (B35)."""
     charge = charge_of(app, pytest.fail, on_unavailable=policy)
-    flaky.fault = NO_ANSWER
+    app_store.fault = NO_ANSWER
     with pytest.raises(StoreUnavailable):
         charge(7)
     assert worker.waiting() == 0
 
 
-def test_raise(app: Celery, worker: InlineWorker, flaky: FlakyStore) -> None:
+def test_raise(app: Celery, worker: InlineWorker, app_store: FlakyStore) -> None:
     """With "raise" the task fails at once."""
     charge_of(app, pytest.fail, on_unavailable="raise").delay(7)
-    flaky.fault = NO_ANSWER
+    app_store.fault = NO_ANSWER
     assert isinstance(worker.run().result, StoreUnavailable)
     assert worker.waiting() == 0
 
 
 def test_run_without_a_lock(
-    app: Celery, worker: InlineWorker, flaky: FlakyStore, caplog: pytest.LogCaptureFixture
+    app: Celery, worker: InlineWorker, app_store: FlakyStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     """With "run" the body runs without a lease, and an error in the log says so."""
     charge_of(app, lambda: current_lease() is None, on_unavailable="run").delay(7)
-    flaky.fault = NO_ANSWER
+    app_store.fault = NO_ANSWER
     assert worker.run().result is True
     (record,) = [record for record in caplog.records if record.name.startswith("celery_singleton_lock")]
     assert (record.levelno, "WITHOUT a lock" in record.getMessage()) == (logging.ERROR, True)
 
 
-def test_waits_end_where_a_body_runs_without_a_lock(app: Celery, worker: InlineWorker, flaky: FlakyStore) -> None:
+def test_waits_end_where_a_body_runs_without_a_lock(app: Celery, worker: InlineWorker, app_store: FlakyStore) -> None:
     """The waits before it are no part of the body's own retry."""
 
     @app.task(bind=True, lazy=False)
@@ -101,33 +79,34 @@ def test_waits_end_where_a_body_runs_without_a_lock(app: Celery, worker: InlineW
     def charge(self: Any, order_id: int) -> None:
         raise self.retry(countdown=0)
 
-    flaky.fault = NO_ANSWER
+    app_store.fault = NO_ANSWER
     charge.apply_async((7,), headers={HEADER: {"v": 1, "waits": 3, "since": 1.0, "begun": False}})
     assert worker.run().state == "RETRY"
     message = worker.take()
-    assert message is not None
     assert (message.headers["retries"], message.headers.get(HEADER)) == (1, None)
 
 
 @pytest.mark.parametrize("policy", ["run", "retry"])
-def test_denied_never_runs_without_a_lock(app: Celery, worker: InlineWorker, flaky: FlakyStore, policy: str) -> None:
+def test_denied_never_runs_without_a_lock(
+    app: Celery, worker: InlineWorker, app_store: FlakyStore, policy: str
+) -> None:
     """Denied credentials are no outage: no policy runs the body without a lock (B46, B47)."""
     charge = charge_of(app, pytest.fail, on_unavailable=policy)
-    flaky.fault = DENIED
+    app_store.fault = DENIED
     with pytest.raises(StoreUnavailable):
         charge(7)
     charge.delay(7)
     assert worker.run().state == "RETRY"
 
 
-def test_unlocked_body_inside_a_locked_one(app: Celery, flaky: FlakyStore) -> None:
+def test_unlocked_body_inside_a_locked_one(app: Celery, app_store: FlakyStore) -> None:
     """A body that runs without a lock inside one that holds another has no lease, not the outer one's."""
     unlocked = charge_of(app, current_lease, on_unavailable="run")
 
     @app.task(lazy=False)
     @single_instance(key="outer")
     def outer() -> Any:
-        flaky.fault = NO_ANSWER
+        app_store.fault = NO_ANSWER
         return unlocked(8), current_lease()
 
     inner, lease = outer()
@@ -137,20 +116,15 @@ def test_unlocked_body_inside_a_locked_one(app: Celery, flaky: FlakyStore) -> No
 
 @pytest.mark.parametrize("late", [True, False], ids=["record", "no record"])
 def test_release_that_fails_changes_nothing(
-    app: Celery, worker: InlineWorker, flaky: FlakyStore, late: bool, caplog: pytest.LogCaptureFixture
+    app: Celery, worker: InlineWorker, app_store: FlakyStore, late: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A store that is gone at the body's end leaves result and state as they are, with one warning (B07, B49)."""
 
     def body() -> str:
-        flaky.fault = NO_ANSWER
+        app_store.fault = NO_ANSWER
         return "done"
 
-    @app.task(name="shop.charge", lazy=False, acks_late=late)
-    @single_instance(key="order:{order_id}")
-    def charge(order_id: int) -> str:
-        return body()
-
-    charge.delay(7)
+    charge_of(app, body, celery={"acks_late": late}).delay(7)
     outcome = worker.run()
     assert (outcome.state, outcome.result, outcome.acknowledged) == ("SUCCESS", "done", True)
     (record,) = [record for record in caplog.records if record.name.startswith("celery_singleton_lock")]
@@ -158,11 +132,11 @@ def test_release_that_fails_changes_nothing(
     assert worker.waiting() == 0
 
 
-def test_release_that_fails_keeps_the_bodys_error(app: Celery, flaky: FlakyStore) -> None:
+def test_release_that_fails_keeps_the_bodys_error(app: Celery, app_store: FlakyStore) -> None:
     """A body's own exception is not hidden by the store's."""
 
     def body() -> None:
-        flaky.fault = NO_ANSWER
+        app_store.fault = NO_ANSWER
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
@@ -170,13 +144,12 @@ def test_release_that_fails_keeps_the_bodys_error(app: Celery, flaky: FlakyStore
 
 
 def test_lease_that_was_lost_is_said_at_the_end(
-    app: Celery, flaky: FlakyStore, caplog: pytest.LogCaptureFixture
+    app: Celery, app_store: FlakyStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A body whose key is gone at its end keeps its result, and a warning says that the lock was lost (B07, B11)."""
 
     def body() -> str:
-        (name,) = flaky._locks._entries
-        flaky._locks.pop(name)
+        app_store.release(lock_under(app_store, own_lease()))
         return "done"
 
     assert charge_of(app, body)(7) == "done"
@@ -185,12 +158,11 @@ def test_lease_that_was_lost_is_said_at_the_end(
     assert key_id("order:7") in record.getMessage()
 
 
-def test_body_can_ask_and_stop(app: Celery, flaky: FlakyStore) -> None:
+def test_body_can_ask_and_stop(app: Celery, app_store: FlakyStore) -> None:
     """`ensure_held` in a body raises LeaseLost, which fails the task as any error of its own (B07)."""
 
     def body() -> None:
-        lease = current_lease()
-        assert lease is not None
+        lease = own_lease()
         lease.lose("the server does not hold it any more")
         lease.ensure_held()
 
@@ -198,28 +170,23 @@ def test_body_can_ask_and_stop(app: Celery, flaky: FlakyStore) -> None:
         charge_of(app, body)(7)
 
 
-def test_record_that_cannot_be_read(app: Celery, worker: InlineWorker, flaky: FlakyStore) -> None:
+def test_record_that_cannot_be_read(app: Celery, worker: InlineWorker, app_store: FlakyStore) -> None:
     """A record that a newer release wrote is no answer: the message waits, and no body runs twice."""
-    charge = charge_of(app, lambda: "done", idempotency_key="{order_id}")
-    assert charge(7) == "done"
-    (name,) = flaky._records._entries
-    record = flaky._records.get(name)
-    assert record is not None
-    flaky._records.set(name, record._replace(body=b'{"v": 99}'), 60.0)
+    charge = charge_of(app, own_lease, idempotency_key="{order_id}")
+    replace_record(app_store, charge(7), b'{"v": 99}')
     charge.delay(7)
     assert worker.run().state == "RETRY"
     with pytest.raises(StoreUnavailable):
         charge(7)
 
 
-def test_enabled_false_asks_no_store(app: Celery, worker: InlineWorker, flaky: FlakyStore) -> None:
+def test_enabled_false_asks_no_store(app: Celery, worker: InlineWorker, app_store: FlakyStore) -> None:
     """With `enabled=False` no store is asked; the body has a lease that never ends, with a fence and a record id."""
-    flaky.fault = NO_ANSWER
+    app_store.fault = NO_ANSWER
     seen: list[Any] = []
 
     def body() -> str:
-        lease = current_lease()
-        assert lease is not None
+        lease = own_lease()
         lease.ensure_held()
         seen.append((lease.key, lease.remaining(), lease.fence > 10**15, lease.record_id))
         return "done"

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from redis.exceptions import ResponseError
 
 from celery_singleton_lock import StoreUnavailable
-from celery_singleton_lock.keys.names import names
-from celery_singleton_lock.locks.answers import Granted, Holder, SplitVote
-from celery_singleton_lock.locks.protocol import AcquireRequest
+from celery_singleton_lock.locks.answers import Answer, Granted, SplitVote
+from celery_singleton_lock.stores import quorum
 from celery_singleton_lock.stores.quorum import QuorumStore
 from celery_singleton_lock.stores.votes import Tally, Votes
 from celery_singleton_lock.transport.requests import Reply
 from celery_singleton_lock.transport.stream import Incomplete, parse
 from celery_singleton_lock.transport.urls import read
+
+from ..support.locks import Owner
 
 A, B, C = "a" * 32, "b" * 32, "c" * 32
 DOWN = StoreUnavailable("down")
@@ -190,21 +192,34 @@ def test_server_error_is_a_value() -> None:
     assert type(parse(b"-LOADING Redis is loading\r\n")[0]) is ResponseError
 
 
-def ask_with(*rounds: Votes) -> Any:
-    """What a store answers to an acquire whose rounds come out like this; no server is asked."""
-    store = QuorumStore([read("redis://127.0.0.1:1/0")] * 5, prefix="p", timeout=1.0, wall=lambda: 5e-6)
+def acquire_in(monkeypatch: pytest.MonkeyPatch, *rounds: list[Reply]) -> Answer:
+    """What a store of five answers to an acquire whose rounds bring these replies; no server is asked."""
     following = iter(rounds)
-    store._ask = lambda attempt, last=False: next(following)  # type: ignore[method-assign]
-    return store.acquire(AcquireRequest(names("p", "order:7"), A, Holder(), 30.0))
+
+    class Scripted:
+        """In place of `FanOut`."""
+
+        doubtful, asked = False, frozenset(range(5))
+        missing = list
+
+        def __init__(self, *_: Any) -> None: ...
+
+        def run(self, end: float, count: Callable[[int, Reply], bool]) -> None:
+            any(count(index, reply) for index, reply in enumerate(next(following, [])))
+
+    monkeypatch.setattr(quorum, "FanOut", Scripted)
+    store = QuorumStore([read("redis://127.0.0.1:1/0")] * 5, prefix="p", timeout=1.0, wall=lambda: 5e-6)
+    return Owner(store).acquire()
 
 
-def test_last_round_must_agree() -> None:
+def test_last_round_must_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     """A second round that a majority has granted with different fences is no grant, and the vote is split."""
-    first = votes(granted(5), granted(6), granted(6))
-    assert isinstance(ask_with(first, votes(granted(6), granted(6), granted(7), granted(7), granted(8))), SplitVote)
-    assert ask_with(first, votes(granted(6), granted(7), granted(6), granted(6))) == Granted(6)
+    first = [granted(5), granted(6), granted(6)]
+    split = [granted(6), granted(6), granted(7), granted(7), granted(8)]
+    assert isinstance(acquire_in(monkeypatch, first, split), SplitVote)
+    assert acquire_in(monkeypatch, first, [granted(6), granted(7), granted(6), granted(6)]) == Granted(6)
 
 
-def test_one_round_where_the_proposal_is_accepted() -> None:
+def test_one_round_where_the_proposal_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
     """A majority that takes the client's own proposal needs no second round."""
-    assert ask_with(votes(granted(5), granted(5), granted(9), granted(5))) == Granted(5)
+    assert acquire_in(monkeypatch, [granted(5), granted(5), granted(5), granted(9)]) == Granted(5)
