@@ -1,4 +1,4 @@
-"""What becomes of a call that its store did not grant.
+"""What becomes of a call that was not granted.
 
 It is answered from the record, sent again, skipped, failed, or run without a lock. Each function carries out what
 `conflict` decides: it returns the call's result, or raises for Celery. A granted call never comes here.

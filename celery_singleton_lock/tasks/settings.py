@@ -138,7 +138,7 @@ _settings: WeakKeyDictionary[Celery, LockSettings] = WeakKeyDictionary()
 def settings_of(app: Celery) -> LockSettings:
     """The lock settings of ``app``, read once."""
     if isinstance(app, Proxy):
-        app = app._get_current_object()  # noqa: SLF001  # Celery's own way to look behind a proxy
+        app = app._get_current_object()  # Celery's own way to look behind a proxy
     found = _settings.get(app)
     if found is None:
         found = _settings[app] = LockSettings(app)

@@ -192,7 +192,7 @@ class Link:
 
 
 def _told(sock: Any, error: OSError) -> OSError:
-    """Why the server hung up: one that turns a certificate down says it just before."""
+    """Why the server hung up: one that rejects a certificate says so just before."""
     try:
         sock.recv(1)
     except OSError as reason:
