@@ -18,7 +18,7 @@ from ..locks import records
 from ..locks.answers import Recorded, Taken
 from ..locks.lease import NoLease, lease_scope
 from . import chords
-from .conflict import GiveUp, RunUnlocked, SendAgain, Skip, Waiter, backoff, on_taken, on_unavailable, same_lineage
+from .conflict import RunUnlocked, SendAgain, Skip, Waiter, backoff, on_taken, on_unavailable, same_lineage
 from .locked_task import Call
 from .options import DEFAULT_RESULT
 
@@ -94,7 +94,6 @@ def unavailable(call: Call, error: StoreUnavailable, waited_here: float) -> Any:
     if isinstance(decision, SendAgain):
         logger.warning("%s: sent again in %.2f s: %s", call, decision.countdown, error)
         raise _send_again(call, decision, error, call.message.begun, None)
-    assert isinstance(decision, GiveUp)
     raise error
 
 

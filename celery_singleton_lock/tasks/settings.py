@@ -27,7 +27,6 @@ logger = logging.getLogger(__name__)
 
 PREFIX = "singleton_lock_"
 _CONNECTION = ("url", "timeout", "prefix", "min_replicas", "free_killed", "strict_checks")
-_PER_TASK = ("key",)
 
 #: Transports of which a message comes again when it is not acknowledged in time, with kombu's own default (seconds).
 _VISIBILITY_TIMEOUTS = {"redis": 3600.0, "rediss": 3600.0, "sentinel": 3600.0, "redis+socket": 3600.0, "sqs": 1800.0}
@@ -40,9 +39,8 @@ class LockSettings:
         app.conf.get("broker_url")  # a configuration that is still pending knows no namespace
         self._conf = app.conf
         given = dict(_given(self._conf))
-        for name in _PER_TASK:
-            if name in given:
-                raise LockConfigError(f"{PREFIX}{name} cannot be set for a whole app; set it per task")
+        if "key" in given:
+            raise LockConfigError(f"{PREFIX}key cannot be set for a whole app; set it per task")
         for name in set(given) - {*NAMES, *_CONNECTION}:
             if name in OTHER_PLUGINS_OPTIONS:
                 better = PREFIX + OTHER_PLUGINS_OPTIONS[name]
