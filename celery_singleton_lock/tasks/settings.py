@@ -29,7 +29,7 @@ PREFIX = "singleton_lock_"
 _CONNECTION = ("url", "timeout", "prefix", "min_replicas", "free_killed", "strict_checks")
 
 #: Transports of which a message comes again when it is not acknowledged in time, with kombu's own default (seconds).
-_VISIBILITY_TIMEOUTS = {"redis": 3600.0, "rediss": 3600.0, "sentinel": 3600.0, "redis+socket": 3600.0, "sqs": 1800.0}
+VISIBILITY_TIMEOUTS = {"redis": 3600.0, "rediss": 3600.0, "sentinel": 3600.0, "redis+socket": 3600.0, "sqs": 1800.0}
 
 
 class LockSettings:
@@ -99,7 +99,7 @@ class LockSettings:
         """Seconds after which the broker delivers an unacknowledged message again; None where it never does."""
         broker = self._conf.broker_url
         scheme = str(broker[0] if isinstance(broker, (list, tuple)) and broker else broker).partition("://")[0]
-        default = _VISIBILITY_TIMEOUTS.get(scheme)
+        default = VISIBILITY_TIMEOUTS.get(scheme)
         if default is None:
             return None
         return float((self._conf.broker_transport_options or {}).get("visibility_timeout", default))

@@ -59,7 +59,8 @@ class TestTheWinnersLock:
         """B10: B fails while its key is built: with LockKeyError, before anything of the server was touched."""
         with stage.outsider(resource(name)) as outsider:
             value = stage.lock(resource(name))
-            for order in ({}, None):
+            orders: tuple[Any, ...] = ({}, None)
+            for order in orders:
                 with pytest.raises(LockKeyError) as caught:
                     stage.tasks.from_order.delay(order).get(timeout=15)
                 assert caught.value.field == "key"
