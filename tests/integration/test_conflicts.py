@@ -204,7 +204,7 @@ class TestVisibility:
         assert is_skipped(result.get(timeout=15))
         pattern = (
             rf"\[.*INFO/MainProcess\] task locked\.hold_skip\[{result.id}\]: skipped, lock {key_id(resource(name))} "
-            rf"is held by task {holder} on \S*{re.escape('w0@localhost')}, [0-3]\.\d s left"
+            rf"is held by task {holder} on \S*{re.escape(f'{worker.log_file.stem}@localhost')}, [0-3]\.\d s left"
         )
         lines = [line for line in worker.log().splitlines() if result.id in line and "celery_singleton" not in line]
         said = [line for line in lines if re.fullmatch(pattern, line)]
