@@ -25,8 +25,8 @@ from typing import Any
 from ..errors import LockKeyError
 from .scalars import SCALARS, NoStableForm, int_text, json_text
 
+#: Levels of nesting that a value may have; a container that holds itself ends here.
 MAX_DEPTH = 100
-"""Levels of nesting that a value may have; a container that holds itself ends here."""
 
 _FIELD_NAME = re.compile(r"[A-Za-z][A-Za-z_]{0,29}")
 

@@ -10,8 +10,8 @@ from ..errors import LockConfigError, LockKeyError
 #: What ``singleton_lock_prefix`` is by default.
 DEFAULT_PREFIX = "singleton-lock"
 
+#: The version of the key layout, part of every name in the store.
 LAYOUT = 1
-"""The version of the key layout, part of every name in the store."""
 
 
 def digest(*parts: str) -> str:

@@ -26,9 +26,9 @@ class KeySpec(Protocol):
 def compile_key(spec: object, task_name: str = "", option: str = "key") -> KeySpec:
     """The compiled form of a key: None, a template or constant, a sequence of argument names, or a callable.
 
-    ``task_name``: the scope of the names of arguments, which a mere check can do without; ``option``: the key's name
-    in errors. ``"idempotency_key"`` is used beneath the task's name, so that its template may be nothing but values.
-    Raises `LockConfigError`.
+    ``task_name``: the scope of argument names; a mere check needs none. ``option``: the key's name in errors;
+    ``"idempotency_key"`` stands beneath the task's name, so its template may be nothing but values. Raises
+    `LockConfigError`.
     """
     if spec is None:
         return _Arguments(None, task_name, option)

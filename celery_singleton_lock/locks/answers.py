@@ -45,7 +45,7 @@ class Recorded(NamedTuple):
 
 
 class SplitVote(NamedTuple):
-    """A quorum's vote went to nobody; another attempt, with another token and after a random delay, may win it.
+    """A quorum's vote went to nobody; another ballot, with another token and after a random delay, may win it.
 
     ``round_trip``: what one took, in seconds.
     """

@@ -25,7 +25,7 @@ POLL_MOST = 0.1
 
 
 class Guard:
-    """One execution's try to hold one resource, under an owner token of its own.
+    """One execution's try for one resource; each request has an owner token of its own.
 
     ``release`` must be called whatever `acquire` did: an exception that lands inside it may have left a lock behind.
     It does nothing where there is nothing to free.
@@ -85,7 +85,7 @@ class Guard:
             try:
                 answer = self._ask(bound)
             except StoreUnavailable as error:
-                # After a split vote the servers were there: that there was no time for another proves nothing.
+                # After a split vote the servers were there: that the last ballot had no time left proves nothing.
                 if not split or error.denied or error.contended:
                     raise
                 raise StoreUnavailable(error.reason, contended=True) from error

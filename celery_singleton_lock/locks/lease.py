@@ -32,7 +32,7 @@ class Lease:
     ``token``: this execution's owner token, 32 hex digits. ``fence``: the fencing token, an int that is larger than
     any granted before for this key. ``record_id``: what this run's record is kept under, 32 hex digits or None.
     ``ttl``: seconds. ``deadline``: the clock's reading at which it ends unless it is renewed. ``ended``: whether its
-    body is over. ``reason``: why it was lost, in a few words, or None.
+    body is over.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Lease:
         self._abort = abort
         self._last = math.inf if max_hold is None else sent + max_hold
         self.deadline = min(sent + validity(ttl), self._last)
-        self.reason: str | None = None
+        self._reason: str | None = None
         self.ended = False
         self._lock = threading.Lock()
 
@@ -87,21 +87,25 @@ class Lease:
 
     def remaining(self) -> float:
         """Seconds until the lease ends unless it is renewed; 0.0 where it is not held any more."""
-        if self.ended or self.reason is not None:
+        if self.ended or self._reason is not None:
             return 0.0
         return max(0.0, self.deadline - self._clock())
 
     @property
     def lost(self) -> bool:
         """Whether the lease ended before its body: another run may have the resource."""
-        return self.reason is not None or (not self.ended and self._clock() >= self.deadline)
+        return self._reason is not None or (not self.ended and self._clock() >= self.deadline)
+
+    @property
+    def reason(self) -> str | None:
+        """Why the lease was lost, in a few words; None where it was not."""
+        return self._reason or (self.overdue() if self.lost else None)
 
     def ensure_held(self) -> None:
         """Raise `LeaseLost` unless the lease is held now."""
-        if self.ended:
-            raise LeaseLost(self.key_id, "it was released")
-        if self.lost:
-            raise LeaseLost(self.key_id, self.reason or self.overdue())
+        if self.ended or self.lost:
+            why = "it was released" if self.ended else self.reason
+            raise LeaseLost(self.key_id, why or self.overdue())
 
     def overdue(self) -> str:
         """Why the deadline passed, in words."""
@@ -139,9 +143,9 @@ class Lease:
         ``on_lost`` in a thread of its own, since the caller's must not wait for a user's code.
         """
         with self._lock:
-            if self.reason is not None or self.ended is not at_end:
+            if self._reason is not None or self.ended is not at_end:
                 return False
-            self.reason = reason
+            self._reason = reason
         if self._abort is not None:
             self._abort(self)
         if self._on_lost is not None:

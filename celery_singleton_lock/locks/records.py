@@ -11,8 +11,8 @@ from typing import Any, Literal, NamedTuple
 from .answers import Recorded
 from .protocol import RecordWrite
 
+#: The version of the form that `encode` writes and `decode` knows.
 VERSION = 1
-"""The version of the form that `encode` writes and `decode` knows."""
 
 MARKER = "singleton_lock"
 SKIPPED = "skipped"

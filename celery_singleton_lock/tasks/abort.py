@@ -29,8 +29,8 @@ def enable() -> None:
 def possible(outermost: bool) -> bool:
     """Whether a body that starts here and now could be ended.
 
-    ``outermost``: it is a message's, and the process runs one at a time. What stands here then is a body that is over:
-    a time limit struck as it was being taken down.
+    ``outermost``: it is a message's, and the process runs one at a time. A body that is still noted then is over: a
+    time limit struck while it was being taken down.
     """
     return _enabled and threading.current_thread() is threading.main_thread() and (outermost or _body is None)
 

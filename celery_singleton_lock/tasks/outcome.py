@@ -1,4 +1,4 @@
-"""What becomes of a call that its store did not grant.
+"""What becomes of a call that was not granted.
 
 It is answered from the record, sent again, skipped, failed, or run without a lock. Each function carries out what
 `conflict` decides: it returns the call's result, or raises for Celery. A granted call never comes here.
@@ -18,7 +18,7 @@ from ..locks import records
 from ..locks.answers import Recorded, Taken
 from ..locks.lease import NoLease, lease_scope
 from . import chords
-from .conflict import GiveUp, RunUnlocked, SendAgain, Skip, Waiter, backoff, on_taken, on_unavailable, same_lineage
+from .conflict import RunUnlocked, SendAgain, Skip, Waiter, backoff, on_taken, on_unavailable, same_lineage
 from .locked_task import Call
 from .options import DEFAULT_RESULT
 
@@ -94,7 +94,6 @@ def unavailable(call: Call, error: StoreUnavailable, waited_here: float) -> Any:
     if isinstance(decision, SendAgain):
         logger.warning("%s: sent again in %.2f s: %s", call, decision.countdown, error)
         raise _send_again(call, decision, error, call.message.begun, None)
-    assert isinstance(decision, GiveUp)
     raise error
 
 

@@ -27,10 +27,9 @@ logger = logging.getLogger(__name__)
 
 PREFIX = "singleton_lock_"
 _CONNECTION = ("url", "timeout", "prefix", "min_replicas", "free_killed", "strict_checks")
-_PER_TASK = ("key",)
 
 #: Transports of which a message comes again when it is not acknowledged in time, with kombu's own default (seconds).
-_VISIBILITY_TIMEOUTS = {"redis": 3600.0, "rediss": 3600.0, "sentinel": 3600.0, "redis+socket": 3600.0, "sqs": 1800.0}
+VISIBILITY_TIMEOUTS = {"redis": 3600.0, "rediss": 3600.0, "sentinel": 3600.0, "redis+socket": 3600.0, "sqs": 1800.0}
 
 
 class LockSettings:
@@ -40,9 +39,8 @@ class LockSettings:
         app.conf.get("broker_url")  # a configuration that is still pending knows no namespace
         self._conf = app.conf
         given = dict(_given(self._conf))
-        for name in _PER_TASK:
-            if name in given:
-                raise LockConfigError(f"{PREFIX}{name} cannot be set for a whole app; set it per task")
+        if "key" in given:
+            raise LockConfigError(f"{PREFIX}key cannot be set for a whole app; set it per task")
         for name in set(given) - {*NAMES, *_CONNECTION}:
             if name in OTHER_PLUGINS_OPTIONS:
                 better = PREFIX + OTHER_PLUGINS_OPTIONS[name]
@@ -101,7 +99,7 @@ class LockSettings:
         """Seconds after which the broker delivers an unacknowledged message again; None where it never does."""
         broker = self._conf.broker_url
         scheme = str(broker[0] if isinstance(broker, (list, tuple)) and broker else broker).partition("://")[0]
-        default = _VISIBILITY_TIMEOUTS.get(scheme)
+        default = VISIBILITY_TIMEOUTS.get(scheme)
         if default is None:
             return None
         return float((self._conf.broker_transport_options or {}).get("visibility_timeout", default))
@@ -138,7 +136,7 @@ _settings: WeakKeyDictionary[Celery, LockSettings] = WeakKeyDictionary()
 def settings_of(app: Celery) -> LockSettings:
     """The lock settings of ``app``, read once."""
     if isinstance(app, Proxy):
-        app = app._get_current_object()  # noqa: SLF001  # Celery's own way to look behind a proxy
+        app = app._get_current_object()  # Celery's own way to look behind a proxy
     found = _settings.get(app)
     if found is None:
         found = _settings[app] = LockSettings(app)

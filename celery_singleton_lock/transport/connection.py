@@ -192,7 +192,7 @@ class Link:
 
 
 def _told(sock: Any, error: OSError) -> OSError:
-    """Why the server hung up: one that turns a certificate down says it just before."""
+    """Why the server hung up: one that rejects a certificate says so just before."""
     try:
         sock.recv(1)
     except OSError as reason:
@@ -203,11 +203,7 @@ def _told(sock: Any, error: OSError) -> OSError:
 
 def unknown_scripts(values: Sequence[Any]) -> list[int]:
     """Which replies say that the server has forgotten a script: after a restart, a failover, a SCRIPT FLUSH."""
-    unknown = []
-    for index, value in enumerate(values):
-        if isinstance(value, NoScriptError):
-            unknown.append(index)
-    return unknown
+    return [index for index, value in enumerate(values) if isinstance(value, NoScriptError)]
 
 
 #: What else to ask on the same connection, by all that was answered so far and the seconds that remain.

@@ -1,4 +1,4 @@
-"""What a driver's error or a server's error reply means for a lock: unreachable, unable, or turned down."""
+"""What a driver's error or a server's error reply means for a lock: unreachable, unable, or rejected."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def code(error: exceptions.RedisError) -> str:
 
 
 def is_denied(error: BaseException) -> bool:
-    """Whether the server turned us down, or we do not trust it: no policy may treat that as "run without a lock"."""
+    """Whether the server rejects us, or we do not trust it: no policy may treat that as "run without a lock"."""
     if isinstance(error, (exceptions.AuthenticationError, exceptions.AuthorizationError)):
         return True
     if isinstance(error, exceptions.RedisError) and code(error) in ("NOAUTH", "NOPERM", "DENIED"):

@@ -170,7 +170,7 @@ class FanOut:
         if index not in self._cut:
             self._cut.add(index)
             self._nodes[index].drop_idle()
-            self._unsent.append(index)  # once more, on a new connection: the commands bear it
+            self._unsent.append(index)  # once more, on a new connection: every command is idempotent
             return
         found = to_store_unavailable(error)
         self._arrived(

@@ -23,7 +23,7 @@ def skip_log_in(connection: Any) -> None:
     That takes up to four round trips, each with a timeout of its own, and names itself by a command that a minimal ACL
     refuses.
     """
-    connection._parser.on_connect(connection)  # noqa: SLF001  # see above
+    connection._parser.on_connect(connection)  # see above
 
 
 class Bounded(AbstractConnection):

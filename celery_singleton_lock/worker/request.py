@@ -92,7 +92,7 @@ def free_killed(request: Request) -> None:
     locked: LockedTask = type(task).singleton_lock_task()
     if pid is None or not locked.settings.free_killed or not locked.options.enabled:
         return
-    message = Message.read(request._context)  # noqa: SLF001  # what the child saw of it
+    message = Message.read(request._context)  # what the child saw of it
     identity = locked.identify(locked.arguments(task, request.args, request.kwargs), message)
     gone = _wait_until_gone(pid)  # before the look at the lock: a child that lives may take it yet
     found = names(locked.store.prefix, identity.key)

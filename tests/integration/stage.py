@@ -14,7 +14,8 @@ from types import TracebackType
 from typing import Any
 
 from celery_singleton_lock import open_store
-from celery_singleton_lock.locks.answers import Granted, Holder
+from celery_singleton_lock.keys.names import names
+from celery_singleton_lock.locks.answers import Granted, Holder, Taken
 from celery_singleton_lock.locks.guard import Guard
 
 from ..support.apps import APPS, close_app, load_app
@@ -114,10 +115,14 @@ class Stage:
     def __enter__(self) -> Stage:
         return self
 
+    def close(self) -> None:
+        """End everything that was started."""
+        self._end.close()
+
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._end.close()
+        self.close()
 
     def _start_server(self, name: str, end: contextlib.ExitStack) -> Server:
         server = Server(valkey_binary(), self.directory, name=name)
@@ -139,29 +144,36 @@ class Stage:
 
     def _close_app(self) -> None:
         close_app(self.app)
-        if hasattr(self.app_module, "notes"):
-            self.app_module.notes.close()
+        for name in ("notes", "store"):
+            if hasattr(self.app_module, name):
+                getattr(self.app_module, name).close()
 
     def _end_workers(self) -> None:
         for worker in self.workers:
             worker.kill()
             print(f"--- worker {worker.log_file.stem}\n{worker.log()[-10_000:]}")
 
-    def start_worker(self, *, env: dict[str, str] | None = None, **options: Any) -> Worker:
-        """One more worker of the app; it lives until the stage ends, unless the test kills it."""
+    def start_worker(
+        self, *, conf: dict[str, Any] | None = None, env: dict[str, str] | None = None, **options: Any
+    ) -> Worker:
+        """One more worker of the app; it lives until the stage ends, unless the test kills it.
+
+        ``conf``: settings of its app alone; ``env``: of its environment.
+        """
+        extra = {"TEST_CONF": json.dumps(conf)} if conf else {}
         worker = Worker(
             f"{APPS}.{self.module}",
-            name=f"w{len(self.workers)}",
+            name=f"{self.directory.name}-{len(self.workers)}",
             directory=self.directory,
-            env={**self.env, **(env or {})},
+            env={**self.env, **extra, **(env or {})},
             **options,
         )
         self.workers.append(worker)
         return worker
 
-    def note(self, where: str) -> Any:
+    def note(self, where: str, timeout: float = 30.0) -> Any:
         """The next thing that a task said under ``where``, waited for."""
-        return json.loads(eventually(lambda: self.notes.lpop(where), message=f"a note in {where}"))
+        return json.loads(eventually(lambda: self.notes.lpop(where), timeout, f"a note in {where}"))
 
     def noted(self, where: str) -> list[Any]:
         """All that was said under ``where`` so far."""
@@ -171,13 +183,17 @@ class Stage:
         """The fields of each ``signal`` that workers sent for a task."""
         return self.noted(f"signal:{signal}:{task_id}")
 
-    def begun(self, resource: str) -> Any:
-        """Waits for a body of a ``hold`` task to begin: what it says of itself."""
-        return self.note(f"begun:{resource}")
+    def begun(self, name: str) -> Any:
+        """Waits for a body to begin that was called with ``name``: what it says of itself."""
+        return self.note(f"begun:{name}")
 
-    def go(self, resource: str, count: int = 1) -> None:
-        """Lets ``count`` bodies that hold ``resource`` go on."""
-        self.notes.rpush(f"go:{resource}", *[1] * count)
+    def runs(self, name: str) -> int:
+        """How many bodies have begun."""
+        return int(self.notes.get(f"runs:{name}") or 0)
+
+    def go(self, name: str, count: int = 1) -> None:
+        """Lets ``count`` bodies go on that wait for it, or all that look for it."""
+        self.notes.rpush(f"go:{name}", *[1] * count)
 
     def lock(self, resource: str) -> str | None:
         """The value of the resource's lock on the server."""
@@ -187,6 +203,19 @@ class Stage:
     def until_waiting(self, task_id: str, waits: int = 1) -> None:
         """Returns when the message was sent again for the lock ``waits`` times."""
         eventually(lambda: len(self.heard("lock_waiting", task_id)) >= waits, message=f"{waits} waits of {task_id}")
+
+    def holder(self, name: str) -> Taken | None:
+        """Who holds the resource of the tasks that are called with ``name``."""
+        return self.store.peek(names(self.store.prefix, resource(name)))
+
+    def take_away(self, name: str) -> bool:
+        """The server forgets that lock; False where there was none."""
+        return bool(self.locks.delete(lock_name(resource(name))))
+
+    def redeliver(self) -> None:
+        """What kombu does at the visibility timeout: every unacknowledged message goes to its queue again."""
+        with self.app.connection(transport_options={"visibility_timeout": -1}) as connection:
+            connection.default_channel.qos.restore_visible(interval=1)
 
     @contextlib.contextmanager
     def outsider(self, resource: str, task_id: str | None = "an-outsider", ttl: float = 30.0) -> Iterator[Guard]:

@@ -59,7 +59,8 @@ class TestTheWinnersLock:
         """B10: B fails while its key is built: with LockKeyError, before anything of the server was touched."""
         with stage.outsider(resource(name)) as outsider:
             value = stage.lock(resource(name))
-            for order in ({}, None):
+            orders: tuple[Any, ...] = ({}, None)
+            for order in orders:
                 with pytest.raises(LockKeyError) as caught:
                     stage.tasks.from_order.delay(order).get(timeout=15)
                 assert caught.value.field == "key"
@@ -203,7 +204,7 @@ class TestVisibility:
         assert is_skipped(result.get(timeout=15))
         pattern = (
             rf"\[.*INFO/MainProcess\] task locked\.hold_skip\[{result.id}\]: skipped, lock {key_id(resource(name))} "
-            rf"is held by task {holder} on \S*{re.escape('w0@localhost')}, [0-3]\.\d s left"
+            rf"is held by task {holder} on \S*{re.escape(f'{worker.log_file.stem}@localhost')}, [0-3]\.\d s left"
         )
         lines = [line for line in worker.log().splitlines() if result.id in line and "celery_singleton" not in line]
         said = [line for line in lines if re.fullmatch(pattern, line)]

@@ -106,7 +106,7 @@ def test_an_interrupted_run_leaves_nothing_behind(signum: signal.Signals, tmp_pa
 def alive(process: psutil.Process) -> bool:
     """Whether it runs; a zombie does not."""
     try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return False
 

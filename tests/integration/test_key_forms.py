@@ -15,7 +15,8 @@ import pytest
 from celery import chain
 
 from celery_singleton_lock import LockKeyError
-from celery_singleton_lock.keys import spec as keys
+from celery_singleton_lock.keys.binding import bind
+from celery_singleton_lock.keys.spec import compile_key
 
 from ..support.worker import ROOT
 from .stage import Stage, lock_name
@@ -70,10 +71,10 @@ class TestCalls:
         """The list above is the app's."""
         assert stage.app_module.SHAPES == SHAPES
 
-    @pytest.mark.parametrize("task", ["whole", "whole_bound", "named", "extra"])
-    def test_one_key_for_every_call_by_arguments(self, stage: Stage, task: str) -> None:
+    @pytest.mark.parametrize("shape", ["whole", "whole_bound", "named", "extra"])
+    def test_one_key_for_every_call_by_arguments(self, stage: Stage, shape: str) -> None:
         """B19: so it is where the key is made of the arguments themselves; other arguments have another key."""
-        task = getattr(stage.tasks, task)
+        task = getattr(stage.tasks, shape)
         names = _names(stage, task)
         assert len(names["delay"]) == 1
         assert names["delay"][0].split(":lock:")[1].startswith(f"{task.name}:")
@@ -125,8 +126,8 @@ class TestValues:
     """What a producer sends and what a worker gets give one key."""
 
     def _key(self, task: Any, **arguments: Any) -> list[str]:
-        bound = keys.bind(inspect.signature(type(task).run), (), arguments)
-        return [lock_name(keys.compile_key(None).build(bound))]
+        bound = bind(inspect.signature(type(task).run), (), arguments)
+        return [lock_name(compile_key(None, task.name).build(bound))]
 
     @pytest.mark.parametrize(
         ("kind", "serializer"),
@@ -157,10 +158,10 @@ class TestValues:
         names = [tuple(stage.tasks.anything.delay(value).get(timeout=15)) for value in alike]
         assert len(set(names)) == len(alike)
 
-    @pytest.mark.parametrize("task", ["modelled", "modelled_whole"])
-    def test_a_model_and_its_json_are_one(self, stage: Stage, task: str) -> None:
+    @pytest.mark.parametrize("shape", ["modelled", "modelled_whole"])
+    def test_a_model_and_its_json_are_one(self, stage: Stage, shape: str) -> None:
         """B23: with pydantic=True a model, its dict, and a dict that leaves the default out have one key."""
-        task = getattr(stage.tasks, task)
+        task = getattr(stage.tasks, shape)
         forms = [stage.app_module.Order(id=7), {"id": 7, "tags": []}, {"id": 7}, {"id": "7"}]
         names = [task.apply_async([form], serializer="pickle").get(timeout=15) for form in forms]
         names += [task.delay(form).get(timeout=15) for form in forms[1:]]
@@ -193,4 +194,4 @@ def test_two_processes_agree(tmp_path_factory: pytest.TempPathFactory) -> None:
     assert program.stdout.strip() == by_worker
     assert by_worker.startswith("entry.charge:")
     signature = inspect.Signature([inspect.Parameter("order_id", inspect.Parameter.POSITIONAL_OR_KEYWORD)])
-    assert keys.compile_key(None).build(keys.bind(signature, [7], {})) != by_worker  # tags belong to it
+    assert compile_key(None, "entry.charge").build(bind(signature, [7], {})) != by_worker  # tags belong to it

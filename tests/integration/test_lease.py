@@ -31,7 +31,7 @@ def _until_renewed(stage: Stage, name: str) -> None:
 
     def up() -> bool:
         left.append(stage.locks.pttl(lock_name(resource(name))))
-        return left[-1] > left[-2]
+        return bool(left[-1] > left[-2])
 
     eventually(up, message="a renewal")
 

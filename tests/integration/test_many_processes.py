@@ -12,10 +12,11 @@ from celery import group
 
 from celery_singleton_lock import LockTaken
 
+from ..support.apps import APPS
 from ..support.process import Process
 from ..support.waiting import eventually
 from ..support.worker import ROOT
-from .stage import APPS, PREFIX, Stage, lock_name, resource
+from .stage import PREFIX, Stage, lock_name, resource
 
 
 @pytest.fixture(scope="module")
@@ -38,14 +39,24 @@ def test_a_killed_holder_is_gone_within_its_ttl(stage: Stage, name: str, pool: s
     stage.tasks.hold_longer.apply_async([name], queue="doomed")
     stage.begun(name)
     before = [left()]
-    eventually(lambda: before.append(left()) or before[-1] > before[-2], 10, "a renewal")
+
+    def grows() -> bool:
+        before.append(left())
+        return before[-1] > before[-2]
+
+    eventually(grows, 10, "a renewal")
     doomed.kill()
     killed = time.monotonic()
     samples = [left()]
     assert 0 < samples[0] <= 4000
     with pytest.raises(LockTaken):
         stage.tasks.hold_longer.delay(name).get(timeout=15)
-    eventually(lambda: samples.append(left()) or samples[-1] == -2, 10, "the end of the lock")
+
+    def gone() -> bool:
+        samples.append(left())
+        return samples[-1] == -2
+
+    eventually(gone, 10, "the end of the lock")
     assert time.monotonic() - killed <= samples[0] / 1000 + 2
     assert samples == sorted(samples, reverse=True), "its end was put off after the kill"
     assert -1 not in samples

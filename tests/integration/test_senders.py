@@ -15,10 +15,11 @@ from celery.result import AsyncResult
 
 from celery_singleton_lock import is_skipped
 
+from ..support.apps import APPS
 from ..support.process import Process
 from ..support.waiting import eventually
 from ..support.worker import ROOT
-from .stage import APPS, PREFIX, Stage
+from .stage import PREFIX, Stage
 
 PRODUCER = """
 import json, sys

@@ -26,7 +26,7 @@ if KEYS[5] and (mine or last <= tonumber(ARGV[2])) then -- else a newer owner's 
   redis.call("SET", KEYS[5], ARGV[7], "PX", ARGV[8])
 end
 if ARGV[4] ~= "0" then redis.call("SET", KEYS[3], "", "PX", ARGV[4]) end
-if ARGV[6] ~= "0" and last <= tonumber(ARGV[2]) then -- a renewal that comes after this must not set the lock again
+if ARGV[6] ~= "0" and last <= tonumber(ARGV[2]) then -- a renewal that comes after this must not restore the lock
   redis.call("SET", KEYS[2], string.format("%.0f", ARGV[2] + 1), "PX", ARGV[6])
 end
 return mine and 1 or 0

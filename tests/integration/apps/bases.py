@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import functools
 import json
-import os
 import time
 from collections.abc import Callable
 from typing import Any
 
-import redis
 from celery import Celery, Task, shared_task
 from celery.contrib.abortable import AbortableTask
 from celery.exceptions import Ignore, Reject, Retry
 
 from celery_singleton_lock import SingleInstanceTask, current_lease, single_instance
 
-notes = redis.Redis.from_url(os.environ["TEST_NOTES_URL"], decode_responses=True, socket_timeout=60)
+from .kit import notes
+
 OPTIONS: dict[str, Any] = {"key": "res:{key}", "retry_backoff": 0.1, "retry_backoff_max": 0.2}
 LOCK: dict[str, Any] = {f"lock_{name}": value for name, value in OPTIONS.items()}
 
@@ -82,11 +81,11 @@ class Reports(Task):  # type: ignore[misc]
             raise
 
 
-class Reporting(Reports, SingleInstanceTask):  # type: ignore[misc]
+class Reporting(Reports, SingleInstanceTask):
     abstract = True
 
 
-class ReportingLast(SingleInstanceTask, Reports):  # type: ignore[misc]
+class ReportingLast(SingleInstanceTask, Reports):
     abstract = True
 
 
@@ -185,12 +184,13 @@ def _noise(name: str, **options: Any) -> Callable[[Callable[[Task, str], str]], 
     return make
 
 
-for name, options in {
+_WAYS: dict[str, dict[str, Any]] = {
     "raises": {"on_conflict": "raise"},
     "skips": {"on_conflict": "skip"},
     "waits": {},
     "gives_up": {"retry_limit": 3},
-}.items():
+}
+for name, options in _WAYS.items():
 
     @_noise(name, **options)
     def ran(self: Task, key: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import json
 import multiprocessing
 import os
 import subprocess
@@ -12,57 +11,26 @@ import threading
 import time
 from typing import Any
 
-import redis
 from celery import Task
 from celery.exceptions import SoftTimeLimitExceeded
 from celery.signals import worker_init
 from celery.worker.request import Request
 
-from celery_singleton_lock import LeaseLost, current_lease, open_store, signals, single_instance
+from celery_singleton_lock import LeaseLost, current_lease, open_store, single_instance
 
-from .private import Private
+from . import kit
+from .kit import LATE, begin, make_app, notes, say, wait
 
-app = Private("life", config_source="tests.integration.apps.settings")
-app.conf.update(json.loads(os.environ.get("TEST_LIFE_CONF", "{}")))
-notes = redis.Redis.from_url(os.environ["TEST_NOTES_URL"], decode_responses=True, socket_timeout=60)
+__all__ = ["app", "notes"]
 
-QUICK: dict[str, Any] = {"key": "res:{key}", "ttl": 20, "retry_backoff": 0.1, "retry_backoff_max": 0.2}
-LATE: dict[str, Any] = {"acks_late": True, "reject_on_worker_lost": True}
-
-
-def say(where: str, **fields: Any) -> None:
-    """Notes ``fields`` under ``where``."""
-    notes.rpush(where, json.dumps(fields, default=repr))
-
-
-def _say_signal(sender: Any, signal: Any, task_id: str, **fields: Any) -> None:
-    say(f"{signal.name}:{task_id}", **fields)
+app = make_app("life")
+QUICK: dict[str, Any] = {"key": "res:{key}", "ttl": 20, **kit.QUICK}
 
 
 @worker_init.connect(weak=False)
-def _listen(**_: Any) -> None:
-    for signal in signals.ALL:
-        signal.connect(_say_signal, weak=False)
+def _use_in_parent(**_: Any) -> None:
     if os.environ.get("TEST_USE_IN_PARENT"):  # the client is used before the children are forked
-        store = app.tasks["life.late"].__class__.singleton_lock_task().store
-        assert store.peek is not None
         late("in-the-parent")
-
-
-def begin(task: Task, key: str) -> int:
-    """Notes that a body has begun; the number of the run."""
-    lease = current_lease()
-    number = int(notes.incr(f"runs:{key}"))
-    fields = {"token": lease.token, "fence": lease.fence} if lease else {}
-    say(f"begun:{key}", id=task.request.id, pid=os.getpid(), at=time.time(), retries=task.request.retries, **fields)
-    return number
-
-
-def wait(key: str, seconds: float) -> None:
-    """Returns after ``seconds``, or when the test says so."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end and not notes.exists(f"go:{key}"):
-        time.sleep(0.02)
 
 
 def _life(name: str, celery: dict[str, Any] | None = None, **options: Any) -> Any:
@@ -174,7 +142,8 @@ def forks(self: Task, key: str, way: str) -> bool:
     begin(self, key)
     subprocess.run([sys.executable, "-c", "pass"], check=True)
     if way == "multiprocessing":
-        multiprocessing.current_process()._config["daemon"] = False  # a pool's child may have none, else
+        current: Any = multiprocessing.current_process()
+        current._config["daemon"] = False  # a pool's child may have none, else
         multiprocessing.get_context("fork").Process(target=beside, args=(f"{key}-child", 60)).start()
     elif os.fork() == 0:
         try:

@@ -6,19 +6,17 @@ import json
 import os
 from typing import Any
 
-import redis
 from celery import Task
 from celery.signals import task_received
-from kombu import Exchange, Queue
+from kombu.entity import Exchange, Queue
 from kombu.exceptions import OperationalError
 
 from celery_singleton_lock import single_instance
 
-from .private import Private
+from .kit import make_app, notes
 
-app = Private("raw", config_source="tests.integration.apps.settings")
+app = make_app("raw")
 app.conf.task_queue_max_priority = 10
-notes = redis.Redis.from_url(os.environ["TEST_NOTES_URL"], decode_responses=True, socket_timeout=60)
 
 if os.environ.get("TEST_QUEUES") == "quorum":
     quorum = {"x-queue-type": "quorum"}

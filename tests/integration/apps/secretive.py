@@ -8,7 +8,8 @@ from celery import Task
 
 from celery_singleton_lock import single_instance
 
-from .locked.base import QUICK, app, begin, notes, wait_for_go
+from .kit import QUICK, begin, notes, wait_for_go
+from .locked.base import app
 
 __all__ = ["app", "notes"]
 

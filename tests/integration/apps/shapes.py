@@ -27,7 +27,7 @@ KEY = "res:{order_id}"
 def held() -> list[str]:
     """The names of all locks, after the server; the test runs one task at a time."""
     assert current_lease() is not None
-    return sorted(server.keys("singleton-lock:1:{??}:lock:*"))
+    return sorted(map(str, server.keys("singleton-lock:1:{??}:lock:*")))
 
 
 @app.task

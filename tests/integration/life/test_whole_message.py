@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from datetime import datetime, timedelta, timezone
 from typing import Any
 from uuid import uuid4
@@ -15,7 +16,7 @@ from celery_singleton_lock.keys.names import key_id
 
 from ...support.rabbitmq import RabbitMQ
 from ...support.waiting import eventually
-from .life import Life
+from ..stage import Stage, resource
 
 #: What a second message has of its own: when it is due, how often it has waited, and what the transport counts.
 OWN_HEADERS = {"eta", "singleton_lock"}
@@ -25,26 +26,26 @@ REPRESENTATIONS = {"argsrepr", "kwargsrepr"}
 
 
 @pytest.fixture(scope="module", params=["valkey", "rabbitmq"])
-def life(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Life]:
+def stage(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     """A worker on each broker."""
     broker = request.getfixturevalue("rabbitmq").url if request.param == "rabbitmq" else None
-    life = Life(tmp_path_factory.mktemp("raw"), "raw", broker)
-    life.start_worker(concurrency=4, args=["-Q", "celery,q2"])
-    yield life
-    life.close()
+    stage = Stage(tmp_path_factory.mktemp("raw"), "raw", broker_url=broker)
+    stage.start_worker(concurrency=4, args=["-Q", "celery,q2"])
+    yield stage
+    stage.close()
 
 
-def _deliveries(life: Life, task_id: str, count: int) -> list[Any]:
-    eventually(lambda: life.notes.llen(f"raw:{task_id}") >= count, message=f"{count} deliveries")
-    return life.noted(f"raw:{task_id}")[:count]
+def _deliveries(stage: Stage, task_id: str, count: int) -> list[Any]:
+    eventually(lambda: stage.notes.llen(f"raw:{task_id}") >= count, message=f"{count} deliveries")
+    return stage.noted(f"raw:{task_id}")[:count]
 
 
-def _waited(life: Life, key: str, send: Any) -> tuple[Any, Any, str]:
+def _waited(stage: Stage, name: str, send: Any) -> tuple[Any, Any, str]:
     """The first delivery of what ``send()`` sends, the third (after two waits), and its id."""
-    with life.outsider(key):
+    with stage.outsider(resource(name)):
         task_id = send().id
-        first, _, third = _deliveries(life, task_id, 3)
-    eventually(lambda: life.notes.llen(f"ran:{key}"), message="the run")
+        first, _, third = _deliveries(stage, task_id, 3)
+    eventually(lambda: stage.notes.llen(f"ran:{name}"), message="the run")
     return first, third, task_id
 
 
@@ -72,18 +73,18 @@ OPTIONS: dict[str, Any] = {
 }
 
 
-def test_every_option(life: Life, key: str) -> None:
+def test_every_option(stage: Stage, name: str) -> None:
     """B31: one message with every option there is waits twice; headers, properties and payload arrive as at first."""
-    tasks = life.tasks
+    tasks = stage.tasks
     family = {"root_id": str(uuid4()), "parent_id": str(uuid4()), "group_id": str(uuid4()), "group_index": 3}
     options = {
         **OPTIONS,
         **family,
-        "link": tasks.after.s(where=f"after:{key}"),
-        "link_error": tasks.failed.s(where=f"failed:{key}"),
-        "chord": tasks.after.s(where=f"chord:{key}"),
+        "link": tasks.after.s(where=f"after:{name}"),
+        "link_error": tasks.failed.s(where=f"failed:{name}"),
+        "chord": tasks.after.s(where=f"chord:{name}"),
     }
-    first, third, task_id = _waited(life, key, lambda: tasks.work.apply_async([key], {"secret": "tok"}, **options))
+    first, third, task_id = _waited(stage, name, lambda: tasks.work.apply_async([name], {"secret": "tok"}, **options))
     assert _without(third["headers"], OWN_HEADERS) == _without(first["headers"], OWN_HEADERS)
     assert _without(third["properties"], OWN_PROPERTIES) == _without(first["properties"], OWN_PROPERTIES)
     assert third["payload"] == first["payload"]
@@ -106,30 +107,30 @@ def test_every_option(life: Life, key: str) -> None:
     assert embed["chord"]["task"] == embed["callbacks"][0]["task"] == tasks.after.name
     assert embed["errbacks"][0]["task"] == tasks.failed.name
     assert third["headers"]["singleton_lock"]["waits"] == 2
-    eventually(lambda: life.notes.llen(f"after:{key}"), message="the link")
+    eventually(lambda: stage.notes.llen(f"after:{name}"), message="the link")
     time.sleep(0.3)
-    assert life.noted(f"after:{key}") == [key], "the link was called more than once"
-    assert life.noted(f"failed:{key}") == []
+    assert stage.noted(f"after:{name}") == [name], "the link was called more than once"
+    assert stage.noted(f"failed:{name}") == []
 
 
-def test_nothing_is_added(life: Life, key: str) -> None:
+def test_nothing_is_added(stage: Stage, name: str) -> None:
     """B31: a message with no option at all arrives with none after its waits."""
-    first, third, _ = _waited(life, key, lambda: life.tasks.work.delay(key))
+    first, third, _ = _waited(stage, name, lambda: stage.tasks.work.delay(name))
     assert _without(third["headers"], OWN_HEADERS) == _without(first["headers"], OWN_HEADERS)
     own = OWN_PROPERTIES | REPRESENTATIONS
     assert _without(third["properties"], own) == _without(first["properties"], own)
     assert third["payload"] == first["payload"]
 
 
-def test_giving_up(life: Life, key: str) -> None:
-    """B05, B31: at retry_limit link_error sees LockTaken with the key id, the holder and the seconds waited."""
-    with life.outsider(key):
-        life.tasks.impatient.apply_async([key], link_error=life.tasks.failed.s(where=f"failed:{key}"))
-        kind, fields = life.note(f"failed:{key}")
+def test_giving_up(stage: Stage, name: str) -> None:
+    """B05, B31: at retry_limit link_error sees LockTaken with the name id, the holder and the seconds waited."""
+    with stage.outsider(resource(name)):
+        stage.tasks.impatient.apply_async([name], link_error=stage.tasks.failed.s(where=f"failed:{name}"))
+        kind, fields = stage.note(f"failed:{name}")
     assert kind == "LockTaken"
-    assert (fields["key_id"], fields["holder"]) == (key_id(f"res:{key}"), "an-outsider")
+    assert (fields["key_id"], fields["holder"]) == (key_id(f"res:{name}"), "an-outsider")
     assert 0.05 < fields["waited"] < 10
-    assert life.noted(f"ran:{key}") == []
+    assert stage.noted(f"ran:{name}") == []
 
 
 def _without(fields: dict[str, Any], names: set[str]) -> dict[str, Any]:
@@ -140,19 +141,21 @@ class TestQuorumQueues:
     """RabbitMQ's quorum queues: the broker itself delays, through topic exchanges and by whole seconds."""
 
     @pytest.fixture
-    def quorum(self, rabbitmq: RabbitMQ, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Life]:
+    def quorum(self, rabbitmq: RabbitMQ, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
         """A worker of three quorum queues, each behind an exchange of its own."""
-        life = Life(tmp_path_factory.mktemp("quorum"), "raw", rabbitmq.url, TEST_QUEUES="quorum")
-        life.start_worker(pool="threads", concurrency=4, args=["-Q", "q1,orders,direct"])
-        yield life
-        life.close()
+        stage = Stage(tmp_path_factory.mktemp("quorum"), "raw", broker_url=rabbitmq.url, env={"TEST_QUEUES": "quorum"})
+        stage.start_worker(pool="threads", concurrency=4, args=["-Q", "q1,orders,direct"])
+        yield stage
+        stage.close()
 
     @pytest.mark.slow
-    def test_it_comes_back_to_its_queue(self, quorum: Life) -> None:
-        """B31, B32: waits neither spin, nor lengthen the routing key, nor lead to the default queue."""
+    def test_it_comes_back_to_its_queue(self, quorum: Stage) -> None:
+        """B31, B32: waits neither spin, nor lengthen the routing name, nor lead to the default queue."""
         keys = {name: f"{name}-{uuid4().hex}" for name in ("plain", "topic", "direct")}
         work = quorum.tasks.work
-        with quorum.outsider(keys["plain"]), quorum.outsider(keys["topic"]), quorum.outsider(keys["direct"]):
+        with ExitStack() as outsiders:
+            for one in keys.values():
+                outsiders.enter_context(quorum.outsider(resource(one)))
             sent = {
                 "plain": work.apply_async([keys["plain"]]).id,
                 "topic": work.apply_async([keys["topic"]], exchange="shop", routing_key="order.7.paid").id,
@@ -176,79 +179,79 @@ def _deaths(raw: Any) -> set[str]:
 
 
 @pytest.mark.slow
-def test_topic_exchange(rabbitmq: RabbitMQ, tmp_path_factory: pytest.TempPathFactory, key: str) -> None:
-    """B31: a classic queue behind a topic exchange: exchange and routing key stay as they were."""
-    life = Life(tmp_path_factory.mktemp("topic"), "raw", rabbitmq.url, TEST_QUEUES="topic")
+def test_topic_exchange(rabbitmq: RabbitMQ, tmp_path_factory: pytest.TempPathFactory, name: str) -> None:
+    """B31: a classic queue behind a topic exchange: exchange and routing name stay as they were."""
+    stage = Stage(tmp_path_factory.mktemp("topic"), "raw", broker_url=rabbitmq.url, env={"TEST_QUEUES": "topic"})
     try:
-        life.start_worker(pool="threads", concurrency=4, args=["-Q", "bills"])
-        with life.outsider(key):
-            task_id = life.tasks.work.apply_async([key], exchange="office", routing_key="bill.7.paid").id
-            _deliveries(life, task_id, 3)
-        ran = life.note(f"ran:{key}")
+        stage.start_worker(pool="threads", concurrency=4, args=["-Q", "bills"])
+        with stage.outsider(resource(name)):
+            task_id = stage.tasks.work.apply_async([name], exchange="office", routing_key="bill.7.paid").id
+            _deliveries(stage, task_id, 3)
+        ran = stage.note(f"ran:{name}")
         assert (ran["exchange"], ran["routing_key"]) == ("office", "bill.7.paid")
     finally:
-        life.close()
+        stage.close()
 
 
 @pytest.mark.slow
-def test_waits_stay_below_the_visibility_timeout(tmp_path_factory: pytest.TempPathFactory, key: str) -> None:
+def test_waits_stay_below_the_visibility_timeout(tmp_path_factory: pytest.TempPathFactory, name: str) -> None:
     """B32: visibility timeout 2 s, backoff of 10 s: each wait is a second at most, one message, one run."""
-    life = Life(tmp_path_factory.mktemp("visibility"), "raw", TEST_VISIBILITY_TIMEOUT="2")
+    stage = Stage(tmp_path_factory.mktemp("visibility"), "raw", env={"TEST_VISIBILITY_TIMEOUT": "2"})
     try:
-        life.start_worker(pool="threads", concurrency=4)
-        with life.outsider(key):
-            task_id = life.tasks.patient.delay(key).id
-            _deliveries(life, task_id, 8)
-        life.note(f"ran:{key}")
+        stage.start_worker(pool="threads", concurrency=4)
+        with stage.outsider(resource(name)):
+            task_id = stage.tasks.patient.delay(name).id
+            _deliveries(stage, task_id, 8)
+        stage.note(f"ran:{name}")
         time.sleep(2.5)  # for copies
-        raw = life.noted(f"raw:{task_id}")
+        raw = stage.noted(f"raw:{task_id}")
         waits = [each["headers"].get("singleton_lock", {}).get("waits", 0) for each in raw]
         assert waits == list(range(len(raw))), "a copy was delivered"
-        delays = re.findall(rf"\[{task_id}\]: sent again in (\d+\.\d+) s", life.workers[0].log())
+        delays = re.findall(rf"\[{task_id}\]: sent again in (\d+\.\d+) s", stage.workers[0].log())
         assert len(delays) == len(raw) - 1
         assert all(0 < float(delay) <= 1.0 for delay in delays), delays
-        assert life.noted(f"ran:{key}") == []
+        assert stage.noted(f"ran:{name}") == []
     finally:
-        life.close()
+        stage.close()
 
 
-def test_a_publish_that_fails(life: Life, key: str) -> None:
+def test_a_publish_that_fails(stage: Stage, name: str) -> None:
     """B50: the broker takes nothing, twice: with acks_late the message stays with it, waits again, and then runs."""
-    with life.outsider(key):
-        task_id = life.tasks.work.delay(key).id
-        life.notes.set(f"refuse:{key}", 2)
-        eventually(lambda: life.notes.get(f"refuse:{key}") == "0", message="two refusals")
+    with stage.outsider(resource(name)):
+        task_id = stage.tasks.work.delay(name).id
+        stage.notes.set(f"refuse:{name}", 2)
+        eventually(lambda: stage.notes.get(f"refuse:{name}") == "0", message="two refusals")
         time.sleep(0.3)
-    eventually(lambda: life.notes.llen(f"ran:{key}"), message="the run")
+    eventually(lambda: stage.notes.llen(f"ran:{name}"), message="the run")
     time.sleep(0.5)
-    assert life.notes.llen(f"ran:{key}") == 1
-    assert life.app.AsyncResult(task_id).state == "SUCCESS"
+    assert stage.notes.llen(f"ran:{name}") == 1
+    assert stage.app.AsyncResult(task_id).state == "SUCCESS"
 
 
-def test_a_publish_that_fails_after_the_acknowledgement(life: Life, key: str) -> None:
+def test_a_publish_that_fails_after_the_acknowledgement(stage: Stage, name: str) -> None:
     """B50: where the broker has given the message away, the task fails in sight, with LockTaken."""
-    with life.outsider(key):
-        link = life.tasks.failed.s(where=f"failed:{key}")
-        life.notes.set(f"refuse:{key}", 1)
-        life.app.send_task(life.tasks.early.name, [key], link_error=link)
-        assert life.note(f"failed:{key}")[0] == "LockTaken"
+    with stage.outsider(resource(name)):
+        link = stage.tasks.failed.s(where=f"failed:{name}")
+        stage.notes.set(f"refuse:{name}", 1)
+        stage.app.send_task(stage.tasks.early.name, [name], link_error=link)
+        assert stage.note(f"failed:{name}")[0] == "LockTaken"
     time.sleep(0.3)
-    assert life.noted(f"ran:{key}") == []
+    assert stage.noted(f"ran:{name}") == []
 
 
 @pytest.mark.slow
-def test_an_expired_waiter(life: Life, key: str) -> None:
+def test_an_expired_waiter(stage: Stage, name: str) -> None:
     """B31: a message that expires while it waits is revoked, or dropped by RabbitMQ itself; it does not run."""
-    with life.outsider(key):
-        result = life.tasks.work.apply_async([key], expires=4)
+    with stage.outsider(resource(name)):
+        result = stage.tasks.work.apply_async([name], expires=4)
         end = time.time() + 4
-        _deliveries(life, result.id, 2)
-        if life.env["TEST_BROKER_URL"].startswith("redis"):
+        _deliveries(stage, result.id, 2)
+        if stage.env["TEST_BROKER_URL"].startswith("redis"):
             eventually(lambda: result.state == "REVOKED")
         time.sleep(max(0.0, end + 1 - time.time()))  # a wait is 0.3 s at most: the message is gone
-        count = life.notes.llen(f"raw:{result.id}")
+        count = stage.notes.llen(f"raw:{result.id}")
         time.sleep(1)
-        assert life.notes.llen(f"raw:{result.id}") == count
-    assert life.tasks.work.delay(key).get(timeout=30) == key
-    assert len(life.noted(f"ran:{key}")) == 1
+        assert stage.notes.llen(f"raw:{result.id}") == count
+    assert stage.tasks.work.delay(name).get(timeout=30) == name
+    assert len(stage.noted(f"ran:{name}")) == 1
     assert result.state in ("REVOKED", "RETRY")

@@ -2,7 +2,7 @@
 
 import sys
 
-from .base import notes, wait_for_go
+from ..kit import notes, wait_for_go
 from .counting import count_waiting
 
 notes.incr(f"ready:{sys.argv[1]}")

@@ -10,7 +10,8 @@ from celery import Task
 
 from celery_singleton_lock import single_instance
 
-from .base import LATE, QUICK, Told, app, begin, notes, say, wait_for_go
+from ..kit import LATE, QUICK, begin, notes, say, wait_for_go
+from .base import Told, app
 
 
 @app.task(bind=True, max_retries=3)

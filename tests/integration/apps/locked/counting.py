@@ -6,7 +6,8 @@ import time
 
 from celery_singleton_lock import single_instance
 
-from .base import app, notes
+from ..kit import notes
+from .base import app
 
 
 def count(name: str) -> None:

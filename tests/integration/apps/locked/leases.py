@@ -10,7 +10,8 @@ from celery import Task
 
 from celery_singleton_lock import SingleInstanceTask, current_lease, single_instance
 
-from .base import QUICK, Told, app, begin, notes, say, wait_for_go
+from ..kit import QUICK, begin, notes, say, wait_for_go
+from .base import Told, app
 
 
 def _watcher(name: str, ttl: float) -> Any:

@@ -8,7 +8,8 @@ from celery import Task
 
 from celery_singleton_lock import single_instance
 
-from .base import app, lease_state, say, wait_for_go
+from ..kit import say, wait_for_go
+from .base import app, lease_state
 from .held import hold_briefly, hold_skip
 
 

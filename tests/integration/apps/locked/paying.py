@@ -8,7 +8,8 @@ from celery import Task
 
 from celery_singleton_lock import single_instance
 
-from .base import QUICK, Told, app, begin, notes, wait_for_go
+from ..kit import QUICK, begin, notes, wait_for_go
+from .base import Told, app
 
 
 @app.task(bind=True, base=Told)
