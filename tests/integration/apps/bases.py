@@ -175,8 +175,8 @@ def _noise(name: str, **options: Any) -> Callable[[Callable[[Task, str], str]], 
         )
         @single_instance(**{**OPTIONS, **options})
         def noisy(self: Task, key: str) -> str:
+            notes.incr(f"runs:{key}")  # first: the test acts on the note
             notes.rpush(f"begun:{key}", json.dumps({"retries": self.request.retries}))
-            notes.incr(f"runs:{key}")
             return body(self, key)
 
         return tracked(app.tasks[f"noise.{name}"])
