@@ -97,8 +97,9 @@ class ServerContract(StoreContract):
 
     def indexed(self, server: Server, index: str) -> dict[str, float]:
         """The resources that the index says are held, or rest, and for how many seconds."""
-        (seconds, micro), ends = server.run("TIME"), server.run("ZRANGE", index, 0, -1, "WITHSCORES")
-        left = {name: float(end) / 1000 - seconds - micro / 1_000_000 for name, end in ends}
+        with server.client() as client:
+            (seconds, micro), ends = client.time(), client.zrange(index, 0, -1, withscores=True)
+        left = {str(name): float(end) / 1000 - seconds - micro / 1_000_000 for name, end in ends}
         return {name: seconds for name, seconds in left.items() if seconds > 0}
 
     def test_index_lists_what_is_held(self, store: Store, server: Server) -> None:
