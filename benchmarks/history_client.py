@@ -44,7 +44,7 @@ def timed(store: Store) -> tuple[Store, Timed]:
         seen.at = now()
         return answer
 
-    store.acquire = acquire  # type: ignore[method-assign]
+    store.acquire = acquire  # type: ignore[method-assign]  # a spy
     return store, seen
 
 

@@ -99,7 +99,7 @@ def ours(store: QuorumStore) -> Cycle:
 
 def redlock_ng(servers: Sequence[Server]) -> Cycle:
     """redlock-ng."""
-    from redlock import Redlock  # type: ignore[import-not-found]
+    from redlock import Redlock  # type: ignore[import-not-found]  # a peer, where it is installed
 
     manager = Redlock([server.url() for server in servers])
 
@@ -136,7 +136,7 @@ def other_redlock(servers: Sequence[Server], directory: Path | None) -> Cycle:
 
 def pottery(servers: Sequence[Server]) -> Cycle:
     """pottery's Redlock."""
-    from pottery import Redlock  # type: ignore[import-not-found]
+    from pottery import Redlock  # type: ignore[import-not-found]  # a peer, where it is installed
 
     clients = {redis.Redis(port=server.port, socket_timeout=MAX_PARKED_SECONDS) for server in servers}
 
@@ -201,7 +201,7 @@ def left_behind(server: Server, seconds: float) -> list[str]:
         end = time.monotonic() + seconds
         while (found := client.keys("singleton-lock:*:lock:*")) and time.monotonic() < end:
             time.sleep(0.01)
-        return found
+        return [str(name) for name in found]
 
 
 @click.command()

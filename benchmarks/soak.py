@@ -28,6 +28,7 @@ import click
 import psutil
 import sqlalchemy as sa
 
+from celery_singleton_lock.contrib.sqlalchemy import metadata
 from tests.support.rabbitmq import RabbitMQ
 from tests.support.servers import Server, valkey_binary
 from tests.support.worker import Worker
@@ -58,7 +59,7 @@ class Soak:
         from . import soak_app
 
         self.app: Any = soak_app
-        soak_app.metadata.create_all(soak_app.engine)
+        metadata.create_all(soak_app.engine)
         self.names = itertools.count()
         self.workers = [self._worker(), self._worker()]
 

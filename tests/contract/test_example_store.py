@@ -9,21 +9,15 @@ from typing import Any, TypeVar
 import pytest
 
 from celery_singleton_lock.keys.names import Names
+from celery_singleton_lock.locks.answers import Answer, Taken
 from celery_singleton_lock.locks.clock import now
-from celery_singleton_lock.locks.protocol import (
-    AcquireRequest,
-    Answer,
-    HeldLock,
-    RecordWrite,
-    ServerState,
-    Store,
-    Taken,
-)
+from celery_singleton_lock.locks.protocol import AcquireRequest, HeldLock, RecordWrite, ServerState, Store
 from celery_singleton_lock.stores.memory import MemoryStore
 
 from ..support.clock import ManualClock
-from .client import BackDoor, Client
+from ..support.locks import Owner
 from .contract import StoreContract
+from .doors import BackDoor
 from .test_memory import MemoryDoor
 
 T = TypeVar("T")
@@ -89,7 +83,7 @@ class TestTimedStore(StoreContract):
         """Its keys."""
         return MemoryDoor(memory, clock)
 
-    def test_calls_are_timed(self, store: TimedStore, anna: Client) -> None:
+    def test_calls_are_timed(self, store: TimedStore, anna: Owner) -> None:
         """What a store does beside the contract has tests of its own: each call is noted once."""
         anna.granted()
         anna.renew()

@@ -132,7 +132,7 @@ def test_eviction_that_cannot_be_read(start_server: StartServer, caplog: pytest.
 
 def test_a_server_out_of_reach(caplog: pytest.LogCaptureFixture) -> None:
     """One line, without the password, and the worker starts; strictly it does not."""
-    conf = {"singleton_lock_url": "redis://:s3cret@127.0.0.1:1/0"}
+    conf: dict[str, Any] = {"singleton_lock_url": "redis://:s3cret@127.0.0.1:1/0"}
     (line,) = findings(app_with(**conf), caplog)
     assert "cannot be used now" in line
     assert "Connection refused" in line

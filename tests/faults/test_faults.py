@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from celery_singleton_lock import Lock, StoreUnavailable, open_store
-from celery_singleton_lock.locks.answers import Granted, Taken
+from celery_singleton_lock.locks.answers import Answer, Granted, Taken
 from celery_singleton_lock.locks.protocol import AcquireRequest
 
 from ..support.ledger import Ledger
@@ -153,23 +153,23 @@ def test_holder_stands_still(deployment: Deployment, ledger: Ledger, tmp_path: P
         holder.kill()
 
 
-def test_pause_between_computing_and_sending(deployment: Deployment) -> None:
+def test_pause_between_computing_and_sending(deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
     """B51: who stood still for 2 x ttl before its request went out is judged by the clock from before that."""
     store = deployment.warm_store()
     ttl = 0.9
     acquire = store.acquire
 
-    def late(request: AcquireRequest) -> object:
+    def late(request: AcquireRequest) -> Answer:
         time.sleep(2 * ttl)  # as SIGSTOP and SIGCONT would, here at exactly this point
         return acquire(request)
 
-    store.acquire = late  # type: ignore[method-assign, assignment]
     guard = guard_on(store, ttl=ttl)
-    with pytest.raises(StoreUnavailable) as caught:
-        guard.acquire()
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "acquire", late)
+        with pytest.raises(StoreUnavailable) as caught:
+            guard.acquire()
     assert caught.value.contended or "time" in str(caught.value)
     assert guard.lease is None
-    store.acquire = acquire  # type: ignore[method-assign]
     assert isinstance(guard_on(store).acquire(), Granted)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -85,7 +86,7 @@ def test_not_for_every_deployment(urls: str | list[str]) -> None:
 
 
 @pytest.mark.parametrize("value", [-1, True, "1", 1.0, None])
-def test_bad_values(value: object) -> None:
+def test_bad_values(value: Any) -> None:
     """It is a whole number of 0 or more."""
     with pytest.raises(LockConfigError, match="singleton_lock_min_replicas: give a whole number"):
-        open_store("redis://localhost", min_replicas=value)  # type: ignore[arg-type]
+        open_store("redis://localhost", min_replicas=value)

@@ -134,7 +134,7 @@ def _know_passwords(patch: pytest.MonkeyPatch) -> None:
     from ..support.servers import Server
 
     def client(self: Server, db: int = 0, timeout: float = 5.0) -> redis.Redis:
-        password = "sent/inel" if "--sentinel" in self.process.argv else "pa:ss"
+        password: str | None = "sent/inel" if "--sentinel" in self.process.argv else "pa:ss"
         if "--requirepass" not in self.process.argv and "--sentinel" not in self.process.argv:
             password = None  # a Sentinel's first start, as a plain server
         return redis.Redis(port=self.port, db=db, password=password, decode_responses=True, socket_timeout=timeout)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 import redis
@@ -59,7 +60,7 @@ class TestFull:
         """OOM is neither taken nor denied: the server's word is the reason, each time (one in sixteen also sweeps)."""
         self._fill()
         for number in range(100):
-            error = refusal(lambda number=number: held_lock(store, f"other:{number}"))
+            error = refusal(partial(held_lock, store, f"other:{number}"))
             assert error.reason.startswith("OOM")
             assert error.denied is False
 

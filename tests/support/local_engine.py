@@ -74,7 +74,7 @@ class LocalContainer:
         return done.returncode, done.stdout
 
 
-class LocalRedis(RedisContainer):  # type: ignore[misc]
+class LocalRedis(RedisContainer):  # type: ignore[misc]  # pytest-celery has no types
     """pytest-celery's view of a `Server`, which belongs to a longer-lived fixture: teardown leaves it."""
 
     def __init__(self, server: Server, vhost: int) -> None:
@@ -96,7 +96,7 @@ class LocalRedis(RedisContainer):  # type: ignore[misc]
     host_url = url
 
 
-class LocalWorker(CeleryWorkerContainer):  # type: ignore[misc]
+class LocalWorker(CeleryWorkerContainer):  # type: ignore[misc]  # pytest-celery has no types
     """pytest-celery's view of a worker process, which ends with the test."""
 
     @classmethod

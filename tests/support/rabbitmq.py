@@ -60,7 +60,7 @@ class RabbitMQ:
         self._names.kill()
 
     def _answers(self) -> bool:
-        from kombu import Connection
+        from kombu.connection import Connection
 
         with Connection(self.url, connect_timeout=2) as connection:
             try:

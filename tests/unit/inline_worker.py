@@ -8,7 +8,8 @@ from typing import Any
 from celery import Celery, _state
 from celery.concurrency.solo import TaskPool
 from celery.worker.request import Request
-from kombu import Connection, Message
+from kombu.connection import Connection
+from kombu.message import Message
 from kombu.simple import SimpleQueue
 
 from celery_singleton_lock import SingleInstanceTask, single_instance
@@ -82,7 +83,7 @@ class InlineWorker:
         )
 
     def _queue(self, connection: Connection) -> SimpleQueue:
-        return connection.SimpleQueue(self.app.amqp.queues[self.app.conf.task_default_queue])
+        return SimpleQueue(connection, self.app.amqp.queues[self.app.conf.task_default_queue])
 
 
 def charge_of(

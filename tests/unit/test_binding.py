@@ -24,7 +24,9 @@ def charge(
     many: list[v.Order] | None = None,
     either: v.Order | v.Address | None = None,
     number: int = 0,
-) -> v.Order: ...
+) -> v.Order:
+    """Its result is no argument."""
+    return order
 
 
 def test_models() -> None:
@@ -35,7 +37,7 @@ def test_models() -> None:
 def test_unresolvable_annotations() -> None:
     """An annotation that cannot be read is no model, as for Celery; those that are classes already still count."""
 
-    def task(order: Any, gone: NotThere) -> None: ...  # type: ignore[name-defined]  # noqa: F821
+    def task(order: Any, gone: NotThere) -> None: ...  # type: ignore[name-defined]  # noqa: F821  # on purpose
 
     task.__annotations__["order"] = v.Order
     assert models(task) == {"order": v.Order}
@@ -74,7 +76,7 @@ class _Upper(BaseModel):
     @field_validator("name")
     @classmethod
     def _name(cls, value: str, info: ValidationInfo) -> str:
-        return (info.context or {})["start"] + value
+        return f"{(info.context or {})['start']}{value}"
 
 
 def test_values_that_do_not_validate_stay() -> None:

@@ -58,7 +58,7 @@ def test_no_stable_form(value: object) -> None:
         ({1: {"secret-token 1": object()}}, "order[key 1][key 1]"),
         ({"sk_live_4eC39Hq": float("nan")}, "order[key 1]"),
         ({object()}, "order{...}"),
-        (v.Money(object()), "order.amount"),  # type: ignore[arg-type]
+        (v.Money(object()), "order.amount"),  # type: ignore[arg-type]  # on purpose
         ({"total": Decimal("sNaN")}, "order.total"),
     ],
 )

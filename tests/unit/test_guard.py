@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import secrets
 import socket
+from unittest.mock import Mock
 
 import pytest
 
 from celery_singleton_lock import StoreUnavailable
 from celery_singleton_lock.keys.names import key_id
-from celery_singleton_lock.locks.answers import Granted, Holder, Recorded, Taken
+from celery_singleton_lock.locks.answers import Answer, Granted, Holder, Recorded, Taken
 from celery_singleton_lock.locks.lease import Lease
-from celery_singleton_lock.locks.protocol import RecordWrite
+from celery_singleton_lock.locks.protocol import AcquireRequest, RecordWrite
 from celery_singleton_lock.locks.renewal import Renewer
 
 from ..support.clock import ManualClock
@@ -182,11 +183,20 @@ def test_max_hold_reaches_the_lease(make_guard: MakeGuard, renewer: Renewer, clo
     assert (lease_of(guard).lost, lease_of(guard).reason) == (True, "max_hold is over")
 
 
-def test_unanswered_grant_leaves_a_tombstone(make_guard: MakeGuard, flaky: FlakyStore) -> None:
+def test_unanswered_grant_leaves_a_tombstone(
+    make_guard: MakeGuard, flaky: FlakyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Where the acquire was asked twice, the release leaves a tombstone of the token; otherwise it does not."""
-    original = flaky.acquire
+    acquire = flaky.acquire
+
+    def doubtful(request: AcquireRequest) -> Answer:
+        answer = acquire(request)
+        assert isinstance(answer, Granted)
+        return answer._replace(unanswered=True)
+
     for unanswered in (False, True):
-        flaky.acquire = lambda ask, unanswered=unanswered: original(ask)._replace(unanswered=unanswered)  # type: ignore[method-assign,union-attr]
+        if unanswered:
+            monkeypatch.setattr(flaky, "acquire", doubtful)
         guard = make_guard(held=True)
         guard.release()
         assert flaky.releases[-1][1]["unanswered"] is unanswered
@@ -194,9 +204,7 @@ def test_unanswered_grant_leaves_a_tombstone(make_guard: MakeGuard, flaky: Flaky
 
 def test_tokens_are_unguessable(make_guard: MakeGuard, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tokens come from the system's randomness, so that forked children never share one."""
-    drawn: list[int] = []
-    original = secrets.token_hex
-    monkeypatch.setattr(secrets, "token_hex", lambda size: drawn.append(size) or original(size))
-    guard = make_guard(held=True)
-    guard.release()
-    assert drawn == [16]
+    drawn = Mock(wraps=secrets.token_hex)
+    monkeypatch.setattr(secrets, "token_hex", drawn)
+    make_guard(held=True).release()
+    drawn.assert_called_once_with(16)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest.mock import Mock
+
 import pytest
 
 from celery_singleton_lock import StoreUnavailable
@@ -45,9 +47,10 @@ def test_gives_up_when_the_time_is_over(make_guard: MakeGuard, clock: ManualCloc
 
 def test_looks_are_spread_and_never_rare(make_guard: MakeGuard, clock: ManualClock) -> None:
     """The pauses grow to a tenth of a second and are never the same for all."""
-    held, pauses = make_guard(), list[float]()
-    held.acquire()
-    make_guard(sleep=lambda seconds: (pauses.append(seconds), clock.advance(seconds))).acquire_within(10)
+    sleep = Mock(side_effect=clock.advance)
+    make_guard(held=True)
+    make_guard(sleep=sleep).acquire_within(10)
+    pauses = [call.args[0] for call in sleep.call_args_list]
     assert all(0 < pause <= POLL_MOST for pause in pauses)
     assert len(set(pauses)) > len(pauses) / 2
 

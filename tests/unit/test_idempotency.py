@@ -15,7 +15,7 @@ from celery_singleton_lock.locks.protocol import Store
 from ..support.locks import own_lease
 from .inline_worker import InlineWorker
 
-FALSY = [0, False, None, "", [], {}, 0.0]
+FALSY: list[Any] = [0, False, None, "", [], {}, 0.0]
 
 
 def charge_of(app: Celery, ran: list[Any], result: Any = None, **lock: Any) -> Any:

@@ -163,7 +163,7 @@ def test_other_bad_options(store: Store, options: dict[str, Any]) -> None:
 
 def test_timedelta_is_a_duration(store: Store) -> None:
     """A ttl may be a timedelta, as everywhere."""
-    with Lock(store, KEY, ttl=timedelta(seconds=20)) as lease:  # type: ignore[arg-type]
+    with Lock(store, KEY, ttl=timedelta(seconds=20)) as lease:
         assert lease.ttl == 20.0
 
 
@@ -240,7 +240,7 @@ def test_bad_key(store: Store, key: Any) -> None:
 def test_url_for_a_store() -> None:
     """A URL where the store belongs is refused, and the way to a store named."""
     with pytest.raises(LockConfigError, match="open_store"):
-        Lock("redis://localhost/0", KEY)  # type: ignore[arg-type]
+        Lock("redis://localhost/0", KEY)  # type: ignore[arg-type]  # on purpose
 
 
 def test_usable_after_a_release_that_failed(clock: ManualClock) -> None:

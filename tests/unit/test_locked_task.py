@@ -133,12 +133,12 @@ def test_keys_are_checked_at_import(given: dict[str, Any], words: str) -> None:
 
 def test_no_arguments_and_all_arguments(make_app: MakeApp) -> None:
     """`key=()` and `key=[]` are one lock for the task; None is every argument; the two are not confused (B25)."""
-    keys = [
-        locked_task_of(bound(name="t", lazy=False)(single_instance(key=key)(charge))).key.build({"order_id": 7})
-        for bound, key in zip(
-            [make_app().task for _ in range(5)], [(), [], None, ("order_id",), "constant"], strict=True
-        )
-    ]
+
+    def key_of(key: Any) -> str:
+        task = make_app().task(name="t", lazy=False)(single_instance(key=key)(charge))
+        return locked_task_of(task).key.build({"order_id": 7})
+
+    keys = list(map(key_of, [(), [], None, ("order_id",), "constant"]))
     assert keys[0] == keys[1] == "t:"
     assert keys[2] == keys[3]
     assert keys[2] != "t:"

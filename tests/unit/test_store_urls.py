@@ -9,10 +9,10 @@ import pytest
 
 from celery_singleton_lock import LockConfigError, StoreUnavailable, open_store
 from celery_singleton_lock.keys.names import names
-from celery_singleton_lock.stores import redact
 from celery_singleton_lock.stores.memory import MemoryStore
 from celery_singleton_lock.stores.redis import RedisStore
 from celery_singleton_lock.stores.scripts import milliseconds
+from celery_singleton_lock.transport.urls import redact
 
 SECRET = "s3cret"
 

@@ -32,7 +32,7 @@ from .inline_worker import InlineWorker
 KEY = "order:{order_id}"
 
 
-class Cooperative(Task):
+class Cooperative(Task):  # type: ignore[misc]  # Celery has no types
     """A user's base class whose `__call__` hands on."""
 
     abstract = True
@@ -43,7 +43,7 @@ class Cooperative(Task):
         return super().__call__(*args, **kwargs)
 
 
-class Stubborn(Task):
+class Stubborn(Task):  # type: ignore[misc]  # Celery has no types
     """A user's base class whose `__call__` runs the body itself."""
 
     abstract = True
@@ -204,7 +204,7 @@ class TestDecoratedBase:
         """``@single_instance`` on an abstract class."""
 
         @single_instance(key=KEY, ttl=5)
-        class Base(Task):
+        class Base(Task):  # type: ignore[misc]  # Celery has no types
             abstract = True
 
         return Base
@@ -234,7 +234,7 @@ class TestDecoratedBase:
         """A `__call__` that a subclass brings runs inside of the lock, not around it."""
         calls: list[bool] = []
 
-        class Own(base):  # type: ignore[misc, valid-type]
+        class Own(base):  # type: ignore[misc]  # Celery has no types
             name = "shop.own"
 
             def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -251,7 +251,7 @@ class TestDecoratedBase:
     def test_an_on_bound_of_its_own(self, app: Celery, base: type[Task]) -> None:
         """Celery's `on_bound` is an empty hook: a subclass whose own calls no super() has its lock and checks, too."""
 
-        class Own(base):  # type: ignore[misc, valid-type]
+        class Own(base):  # type: ignore[misc]  # Celery has no types
             name = "shop.own"
 
             @classmethod
@@ -273,7 +273,7 @@ class TestDecoratedBase:
         made: list[str] = []
 
         @single_instance(key=KEY)
-        class Base(Task):
+        class Base(Task):  # type: ignore[misc]  # Celery has no types
             abstract = True
 
             def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -292,7 +292,7 @@ def test_a_call_further_down(app: Celery) -> None:
     """A `__call__` of a class that stands behind the locked one is run, as Python's order of classes has it."""
     calls: list[bool] = []
 
-    class Context(Task):
+    class Context(Task):  # type: ignore[misc]  # Celery has no types
         abstract = True
 
         def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -348,7 +348,7 @@ def test_class_options_are_checked_at_once() -> None:
 def test_prefix_is_reserved_on_the_base_class_only(app: Celery) -> None:
     """`lock_` is reserved on a SingleInstanceTask; a stranger's class under the decorator may have such names."""
 
-    class Stranger(Task):
+    class Stranger(Task):  # type: ignore[misc]  # Celery has no types
         abstract = True
         lock_owner = "me"
 

@@ -9,12 +9,11 @@ import pytest
 from celery import Celery
 
 from celery_singleton_lock import LockConfigError, open_store
-from celery_singleton_lock.stores import redact
 from celery_singleton_lock.stores.cluster import ClusterStore
 from celery_singleton_lock.stores.redis import RedisStore
 from celery_singleton_lock.tasks.broker_url import is_lock_server, lock_url
 from celery_singleton_lock.tasks.settings import LockSettings
-from celery_singleton_lock.transport.urls import Url, read
+from celery_singleton_lock.transport.urls import Url, read, redact
 
 SECRET = "s3cret"
 
