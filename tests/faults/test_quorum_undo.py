@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import threading
 import time
 from importlib.resources import files
@@ -12,6 +11,7 @@ import pytest
 from celery_singleton_lock import StoreUnavailable
 from celery_singleton_lock.locks.answers import Granted, SplitVote, Taken
 
+from ..support.interrupts import interrupted
 from ..support.locks import NAMES, Owner, guard_on, held_guard, lease_of, settle
 from ..support.waiting import eventually
 from .conftest import Deployment
@@ -141,21 +141,9 @@ class TestUndo:
         store = three.quorum(timeout=5.0)
         for cable in three.cables[1:]:
             cable.hold()
-
-        class Interrupt(BaseException):
-            pass
-
-        def strike(*_: object) -> None:
-            raise Interrupt
-
         guard = guard_on(store)
-        previous = signal.signal(signal.SIGALRM, strike)
-        signal.setitimer(signal.ITIMER_REAL, 0.3)
-        try:
-            with pytest.raises(Interrupt):
-                guard.acquire()
-        finally:
-            signal.signal(signal.SIGALRM, previous)
+        with interrupted(0.3):
+            guard.acquire()
         assert not three.locked()[0]
         for cable in three.cables:
             cable.heal()

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import math
-import subprocess
-import sys
 import threading
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,8 +16,6 @@ from celery_singleton_lock.locks.protocol import Store
 from ..support.clock import ManualClock
 from ..support.locks import KEY, about, lease_of, lock_under, peek
 from .flaky_store import FlakyStore
-
-ROOT = Path(__file__).parents[2]
 
 
 def test_acquire_and_release(store: Store) -> None:
@@ -218,16 +213,6 @@ def test_acquire_that_fails_is_an_error(clock: ManualClock) -> None:
     flaky.fault = StoreUnavailable("no answer")
     with pytest.raises(StoreUnavailable):
         Lock(flaky, KEY).acquire()
-
-
-def test_no_celery_needed() -> None:
-    """The lock library works in a process that has not imported Celery."""
-    code = (
-        "import sys; sys.modules['celery'] = None\n"
-        "from celery_singleton_lock import Lock, open_store\n"
-        "with Lock(open_store('memory://'), 'order:7') as lease: lease.ensure_held()\n"
-    )
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=60)
 
 
 @pytest.mark.parametrize("key", ["", None, 5])
