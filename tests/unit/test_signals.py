@@ -19,7 +19,7 @@ from celery_singleton_lock.locks.renewal import Renewer
 from celery_singleton_lock.metrics import LockCounters
 
 from ..support.locks import held_guard, lock_under, own_lease
-from .conftest import MakeGuard
+from .conftest import MakeGuard, ours
 from .flaky_store import FlakyStore
 from .inline_worker import InlineWorker, charge_of
 
@@ -48,11 +48,6 @@ def counters() -> Iterator[LockCounters]:
     made = LockCounters().connect()
     yield made
     made.disconnect()
-
-
-def ours(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
-    """The package's own lines."""
-    return [record for record in caplog.records if record.name.startswith("celery_singleton_lock")]
 
 
 def test_all_signals_are_listed() -> None:
