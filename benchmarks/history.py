@@ -160,8 +160,8 @@ def run(
     with sqlite3.connect(database) as connection:
         written = connection.execute("SELECT key, fence, token FROM written ORDER BY seq").fetchall()
     paths = sorted(directory.glob("history-*"))
-    holds = [hold for path in paths for hold in read(whole(path.read_text().splitlines()), report)]
-    check(holds, written, report)
+    spans = [span for path in paths for span in read(whole(path.read_text().splitlines()), report)]
+    check(spans, written, report)
     return report
 
 

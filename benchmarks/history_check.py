@@ -34,55 +34,55 @@ class Report:
 
 
 def read(lines: Iterable[str], report: Report) -> list[Span]:
-    """The holds of one process's history, and of those that followed it after its death."""
-    holds: dict[str, Span] = {}
+    """The spans of one process's history, and of those that followed it after its death."""
+    spans: dict[str, Span] = {}
     for line in lines:
         found = json.loads(line)
         if "started" in found:  # whoever wrote before in this file was killed
-            for hold in holds.values():
-                if hold.end == math.inf:
-                    hold.end = found["started"]
+            for span in spans.values():
+                if span.end == math.inf:
+                    span.end = found["started"]
                     report.counts["holders killed"] += 1
         elif "counts" in found:
             report.counts.update(found["counts"])
         elif "key" in found:
-            holds[found["token"]] = Span(**found)
+            spans[found["token"]] = Span(**found)
         else:
-            hold = holds[found["token"]]
-            hold.end, hold.told, hold.refused = found["end"], found["told"], found["refused"]
-    return list(holds.values())
+            span = spans[found["token"]]
+            span.end, span.told, span.refused = found["end"], found["told"], found["refused"]
+    return list(spans.values())
 
 
-def check(holds: Sequence[Span], written: Sequence[tuple[str, int, str]], report: Report) -> None:
+def check(spans: Sequence[Span], written: Sequence[tuple[str, int, str]], report: Report) -> None:
     """``written``: key, fence and token of every admitted write, in the order of their commits."""
     by_key: dict[str, list[Span]] = defaultdict(list)
-    for hold in holds:
-        by_key[hold.key].append(hold)
+    for span in spans:
+        by_key[span.key].append(span)
     positions: dict[str, list[int]] = defaultdict(list)
     for position, (_, _, token) in enumerate(written):
         positions[token].append(position)
-    report.counts["acquisitions"] = len(holds)
+    report.counts["acquisitions"] = len(spans)
     report.counts["writes"] = len(written)
-    report.counts["stale writes refused"] = sum(hold.refused for hold in holds)
-    report.counts["leases lost"] = sum(hold.told is not None for hold in holds)
+    report.counts["stale writes refused"] = sum(span.refused for span in spans)
+    report.counts["leases lost"] = sum(span.told is not None for span in spans)
     for key, found in by_key.items():
-        found.sort(key=lambda hold: hold.granted)
+        found.sort(key=lambda span: span.granted)
         _fences(key, found, report)
         _overlaps(key, found, positions, report)
     _writes(written, report)
 
 
-def _fences(key: str, holds: Sequence[Span], report: Report) -> None:
-    for earlier, later in itertools.pairwise(holds):
+def _fences(key: str, spans: Sequence[Span], report: Report) -> None:
+    for earlier, later in itertools.pairwise(spans):
         if earlier.fence >= later.fence:
             report.violations.append(f"{key}: fence {later.fence} was granted after {earlier.fence}")
 
 
-def _overlaps(key: str, holds: Sequence[Span], positions: dict[str, list[int]], report: Report) -> None:
-    open_holds: list[Span] = []
-    for newer in holds:
-        open_holds = [older for older in open_holds if older.end > newer.granted]
-        for older in open_holds:
+def _overlaps(key: str, spans: Sequence[Span], positions: dict[str, list[int]], report: Report) -> None:
+    open_spans: list[Span] = []
+    for newer in spans:
+        open_spans = [older for older in open_spans if older.end > newer.granted]
+        for older in open_spans:
             report.counts["overlaps"] += 1
             if older.told is not None and older.told <= newer.granted:
                 report.counts["overlaps, the older had been told"] += 1
@@ -92,7 +92,7 @@ def _overlaps(key: str, holds: Sequence[Span], positions: dict[str, list[int]], 
                 report.violations.append(f"{key}: {older.fence} wrote after {newer.fence} had, and was not told")
             else:
                 report.counts["overlaps, no older write was admitted"] += 1
-        open_holds.append(newer)
+        open_spans.append(newer)
 
 
 def _writes(written: Sequence[tuple[str, int, str]], report: Report) -> None:

@@ -37,10 +37,10 @@ class Timed(threading.local):
 def timed(store: Store) -> tuple[Store, Timed]:
     """``store``, and when it answered."""
     seen = Timed()
-    ask = store.acquire
+    original = store.acquire
 
     def acquire(request: AcquireRequest) -> Answer:
-        answer = ask(request)
+        answer = original(request)
         seen.at = now()
         return answer
 

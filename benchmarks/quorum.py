@@ -37,7 +37,7 @@ BASELINE = "raw sockets, a majority"
 OURS = "Guard: lease, fence, record"
 MAJORITY = 3
 LONGEST = 10  # seconds for one contestant's turn
-MAX_PARKED_SECONDS = 0.1  # a peer's socket timeout, in seconds, where it has none of its own
+PEER_TIMEOUT = 0.1  # a peer's socket timeout, in seconds, where it has none of its own
 Cycle = Callable[[], None]
 
 
@@ -56,7 +56,7 @@ def raw(servers: Sequence[Server]) -> Cycle:
     name = names("singleton-lock", "benchmark:raw")
     token = "a" * 32
 
-    def ask(request: bytes) -> None:
+    def send(request: bytes) -> None:
         for one, count in owed.values():
             try:
                 one.sendall(request)
@@ -74,9 +74,9 @@ def raw(servers: Sequence[Server]) -> Cycle:
     def cycle() -> None:
         record_id = f"{next(numbers):032x}"
         fence = int(time.time() * 1_000_000)
-        ask(commands.acquire(AcquireRequest(name, token, holder, 30.0, record_id, 0), fence).packed())
+        send(commands.acquire(AcquireRequest(name, token, holder, 30.0, record_id, 0), fence).packed())
         write = RecordWrite(record_id, 0, b'{"v":1,"state":"done"}', 60.0)
-        ask(commands.release(HeldLock(name, token, fence, 30.0), 0.0, write, raise_fence=True).packed())
+        send(commands.release(HeldLock(name, token, fence, 30.0), 0.0, write, raise_fence=True).packed())
 
     return cycle
 
@@ -122,7 +122,7 @@ def other_redlock(servers: Sequence[Server], directory: Path | None) -> Cycle:
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
     manager = module.Redlock(
-        [{"host": "127.0.0.1", "port": server.port, "socket_timeout": MAX_PARKED_SECONDS} for server in servers]
+        [{"host": "127.0.0.1", "port": server.port, "socket_timeout": PEER_TIMEOUT} for server in servers]
     )
 
     def cycle() -> None:
@@ -138,7 +138,7 @@ def pottery(servers: Sequence[Server]) -> Cycle:
     """pottery's Redlock."""
     from pottery import Redlock  # type: ignore[import-not-found]  # a peer, where it is installed
 
-    clients = {redis.Redis(port=server.port, socket_timeout=MAX_PARKED_SECONDS) for server in servers}
+    clients = {redis.Redis(port=server.port, socket_timeout=PEER_TIMEOUT) for server in servers}
 
     def cycle() -> None:
         lock = Redlock(key="benchmark:pottery", masters=clients, auto_release_time=30)

@@ -11,7 +11,6 @@ is counted apart; ``--control`` runs the same without locks, and shows the same;
 
 from __future__ import annotations
 
-import collections
 import itertools
 import json
 import os
@@ -21,6 +20,7 @@ import signal
 import sys
 import tempfile
 import time
+from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -42,10 +42,9 @@ class Soak:
     """One run: a server, a database, two workers, and what is done to them."""
 
     def __init__(self, directory: Path, tasks: int, resources: int, seed: int, rabbitmq: bool) -> None:
-        self.directory = directory
-        self.tasks, self.resources, self.seed = tasks, resources, seed
+        self.directory, self.tasks, self.resources, self.seed = directory, tasks, resources, seed
         self.random = random.Random(seed)
-        self.counts: collections.Counter[str] = collections.Counter()
+        self.counts: Counter[str] = Counter()
         self.revoked: set[int] = set()
         self.server = Server(valkey_binary(), directory)
         self.rabbitmq = RabbitMQ(directory) if rabbitmq else None
@@ -186,7 +185,7 @@ class Soak:
         with self.app.engine.connect() as connection:
             rows = connection.execute(sa.select(events).order_by(events.c.id)).all()
         newest: dict[int, int] = {}
-        outs: collections.Counter[int] = collections.Counter()
+        outs: Counter[int] = Counter()
         for row in rows:
             self.counts[f"bodies {row.what}"] += 1
             if row.what == "in":
@@ -204,7 +203,7 @@ class Soak:
 
     def blame_the_broker(self) -> None:
         """Of the lost messages, those that were sent and acknowledged in good order, and received by nobody."""
-        lines: dict[int, list[tuple[str, str]]] = collections.defaultdict(list)
+        lines: dict[int, list[tuple[str, str]]] = defaultdict(list)
         for log in self.directory.glob("soak*.log"):
             for line in log.read_text(errors="replace").splitlines():
                 found = _NUMBER.search(line)

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import signal
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from types import FrameType
 
 import pytest
 import redis
 
 from celery_singleton_lock import StoreUnavailable, open_store
 
+from ..support.interrupts import interrupted
 from ..support.locks import BERT, Owner, guard_on, held_guard, is_held, warm
 from ..support.servers import Server
 
@@ -137,31 +136,13 @@ def test_paused_server_at_release(valkey: Server, client: redis.Redis) -> None:
     store.close()
 
 
-class Interrupt(BaseException):
-    """A soft time limit, say."""
-
-
-@pytest.fixture
-def interrupt_soon() -> Iterator[Callable[[], None]]:
-    """Call it, and a little later `Interrupt` is raised in the main thread."""
-
-    def strike(number: int, frame: FrameType | None) -> None:
-        raise Interrupt
-
-    before = signal.signal(signal.SIGALRM, strike)
-    yield lambda: signal.setitimer(signal.ITIMER_REAL, 0.1) and None
-    signal.setitimer(signal.ITIMER_REAL, 0)
-    signal.signal(signal.SIGALRM, before)
-
-
-def test_interrupted_acquire(valkey: Server, client: redis.Redis, interrupt_soon: Callable[[], None]) -> None:
+def test_interrupted_acquire(valkey: Server, client: redis.Redis) -> None:
     """A time limit that lands while a reply is to come frees the lock, and no later call reads that reply (B37)."""
     store = open_store(valkey.url(), timeout=5.0)
     warm(store)
     guard = guard_on(store)
     valkey.pause()
-    interrupt_soon()
-    with pytest.raises(Interrupt):
+    with interrupted():
         guard.acquire()
     valkey.resume()
     until_served(client)
@@ -175,16 +156,13 @@ def test_interrupted_acquire(valkey: Server, client: redis.Redis, interrupt_soon
 
 
 @pytest.mark.parametrize("call", ["renew", "release", "peek"])
-def test_interrupted_call_mixes_no_replies(
-    valkey: Server, client: redis.Redis, interrupt_soon: Callable[[], None], call: str
-) -> None:
+def test_interrupted_call_mixes_no_replies(valkey: Server, client: redis.Redis, call: str) -> None:
     """After an interrupted call the next one gets its own answer and not the one before (B37)."""
     store = open_store(valkey.url(), timeout=5.0)
     anna = Owner(store)
     anna.granted()
     valkey.pause()
-    interrupt_soon()
-    with pytest.raises(Interrupt):
+    with interrupted():
         CALLS[call](anna) if call != "renew" else anna.store.renew([anna.lock()] * 50, 5.0)
     valkey.resume()
     until_served(client)

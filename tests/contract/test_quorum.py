@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 import redis
 
-from celery_singleton_lock import Lock, LockConfigError, open_store
+from celery_singleton_lock import Lock, open_store
 from celery_singleton_lock.locks.answers import Granted, SplitVote, Taken
 from celery_singleton_lock.locks.protocol import Store
 from celery_singleton_lock.stores.quorum import QuorumStore
@@ -141,27 +141,6 @@ class TestQuorum(StoreContract):
             door.settle()
             assert all(client.exists(anna.names.lock) == 0 for client in door.clients)
             assert bert.recorded()
-
-
-@pytest.mark.parametrize(
-    "urls",
-    [
-        ["redis://a:1/0", "redis://b:1/0"],
-        ["redis://a:1/0", "redis://b:1/0", "redis://a:1/5"],
-        ["redis://127.0.0.1/0", "redis://127.0.0.1:6379/1", "redis://b/0"],
-        ["unix:///tmp/s?db=1", "unix:///tmp/s", "redis://b/0"],
-        [],
-    ],
-)
-def test_lists_that_are_refused(urls: list[str]) -> None:
-    """B43 (e): two servers, none, and one that is named twice, whatever its database."""
-    with pytest.raises(LockConfigError, match="singleton_lock_url"):
-        open_store(urls)
-
-
-def test_list_of_one_is_that_server() -> None:
-    """B43 (e): a list of one URL is a single server; an even number warns."""
-    assert not isinstance(open_store(["redis://a:1/0"]), QuorumStore)
 
 
 def test_even_number_warns(caplog: pytest.LogCaptureFixture) -> None:

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import psutil
 import pytest
@@ -21,11 +17,11 @@ from celery_singleton_lock.transport.node import MAX_PARKED, Node
 
 from ..support.locks import NAMES, guard_on, held_guard, lease_of, lock_of, peek, settle
 from ..support.network import Network
+from ..support.programs import FORK, run_python
 from ..support.servers import StartServer
 from ..support.waiting import eventually
 from .conftest import Deployment
 
-ROOT = Path(__file__).parents[2]
 #: Seconds that a busy machine may add to a call. Where a bound is asserted, a call without it takes longer by more.
 SLACK = 2.0
 
@@ -248,29 +244,6 @@ def test_many_threads_share_a_store(three: Deployment) -> None:
     assert len(doubts) < len(rounds) / 10
 
 
-FORK = """
-import os, sys
-from celery_singleton_lock import Lock, open_store
-
-store = open_store(sys.argv[1:], timeout=2.0)
-parent = Lock(store, "parent", ttl=60)
-parent.acquire()
-children = []
-for number in range(3):
-    pid = os.fork()
-    if pid == 0:
-        ok = parent.release() is False
-        for turn in range(40):
-            with Lock(store, f"child:{number}:{turn}", ttl=60) as lease:
-                ok = ok and lease.fence > 0 and Lock(store, "parent").locked()
-        os._exit(0 if ok else 1)
-    children.append(pid)
-for turn in range(40):
-    with Lock(store, f"own:{turn}", ttl=60):
-        assert parent.owned()
-assert [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children] == [0] * 3
-assert parent.release() is True
-"""
 GEVENT = """
 from gevent import monkey; monkey.patch_all()
 import sys, time
@@ -304,7 +277,4 @@ assert ticks > 5, ticks
 @pytest.mark.parametrize("program", [FORK, GEVENT], ids=["fork", "gevent"])
 def test_other_worlds(five: Deployment, program: str) -> None:
     """A store used before a fork, and by greenlets, mixes no replies and blocks nobody else (B36)."""
-    argv = [sys.executable, "-W", "ignore", "-c", program, *five.urls]
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
+    run_python("-c", program, *five.urls)

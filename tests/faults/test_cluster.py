@@ -48,7 +48,7 @@ def home(cluster: Cluster, slot: int) -> int:
     ids=repr,
 )
 def test_every_key_of_a_resource_is_in_one_slot(store: ClusterStore, resource: str) -> None:
-    """Whatever a user's key contains, lock, fence, index, refusal and record are in the slot that we ask (B38)."""
+    """Whatever a user's key contains, lock, fence, index, tombstone and record are in the slot that we ask (B38)."""
     lock = held_lock(store, resource)
     assert Owner(store, key=resource).taken()
     assert store.renew([lock], 1.0) == [True]

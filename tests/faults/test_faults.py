@@ -87,7 +87,7 @@ def test_memory_loss(deployment: Deployment, ledger: Ledger, fault: Callable[[Se
         assert not lease_of(guard).lost
         assert isinstance(guard_on(deployment.store()).acquire(), Taken)
         names_there = [key for key in deployment.stored()[0] if ":lock:" in key]
-        assert names_there, "the server was not set again"
+        assert names_there, "the lock was not restored"
         assert guard.release() is True
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import threading
 import time
 from importlib.resources import files
@@ -12,6 +11,7 @@ import pytest
 from celery_singleton_lock import StoreUnavailable
 from celery_singleton_lock.locks.answers import Granted, SplitVote, Taken
 
+from ..support.interrupts import interrupted
 from ..support.locks import NAMES, Owner, guard_on, held_guard, lease_of, settle
 from ..support.waiting import eventually
 from .conftest import Deployment
@@ -85,7 +85,7 @@ class TestUndo:
         eventually(lambda: not three.locked()[2], PATIENCE, "the release")
 
     def test_lost_reply_on_a_broken_connection(self, five: Deployment) -> None:
-        """(d) Where a connection broke with the request unanswered, the token is refused for a late one."""
+        """(d) Where a connection broke with the request unanswered, the token gets a tombstone, for a late one."""
         store = five.quorum(timeout=2.0)
         five.occupy([0, 1])
         five.cables[2].swallow()
@@ -106,7 +106,7 @@ class TestUndo:
         eventually(lambda: five.locked()[2:] == [False] * 3, PATIENCE, "the undo")
 
     def test_doubtful_request_to_a_taken_server(self, five: Deployment) -> None:
-        """(d) Where a request was lost with its connection, the token is refused on all, also where it is taken."""
+        """(d) Where a request was lost with its connection, the token gets a tombstone everywhere, also where taken."""
         store = five.quorum(timeout=5.0)
         five.occupy([0, 1, 2])
         five.cables[2].hold()
@@ -119,7 +119,7 @@ class TestUndo:
         assert five.locked() == [True, True, True, False, False]
 
     def test_doubtful_request_before_a_grant(self, three: Deployment) -> None:
-        """(d) A lock that was granted after a request was lost leaves its token refused when it is released."""
+        """(d) A lock that was granted after a request was lost leaves a tombstone when it is released."""
         store = three.quorum(timeout=5.0)
         for cable in three.cables[1:]:
             cable.hold()
@@ -141,21 +141,9 @@ class TestUndo:
         store = three.quorum(timeout=5.0)
         for cable in three.cables[1:]:
             cable.hold()
-
-        class Interrupt(BaseException):
-            pass
-
-        def strike(*_: object) -> None:
-            raise Interrupt
-
         guard = guard_on(store)
-        previous = signal.signal(signal.SIGALRM, strike)
-        signal.setitimer(signal.ITIMER_REAL, 0.3)
-        try:
-            with pytest.raises(Interrupt):
-                guard.acquire()
-        finally:
-            signal.signal(signal.SIGALRM, previous)
+        with interrupted(0.3):
+            guard.acquire()
         assert not three.locked()[0]
         for cable in three.cables:
             cable.heal()

@@ -82,8 +82,13 @@ class Cluster:
         return str(node.run("CLUSTER", "MYID"))
 
     def move(self, slot: int, to: int) -> None:
-        """Give a slot that is empty to the master ``to``; every master is told."""
+        """Give a slot that is empty to the master ``to``; every master is told.
+
+        The new owner's epoch is raised first, as a migration does: else what the old one has said of the slot before it
+        was told, and is still on its way, may give it back.
+        """
         name = self.id(self.nodes[to])
+        self.nodes[to].run("CLUSTER", "BUMPEPOCH")
         for number in [to, *(number for number in range(self.masters) if number != to)]:
             self.nodes[number].run("CLUSTER", "SETSLOT", slot, "NODE", name)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 from uuid import uuid4
@@ -24,6 +25,11 @@ from .inline_worker import InlineWorker
 MakeApp = Callable[..., Celery]
 MakeGuard = Callable[..., Guard]
 MakeLease = Callable[..., Lease]
+
+
+def ours(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
+    """The package's own lines in the log."""
+    return [record for record in caplog.records if record.name.startswith("celery_singleton_lock")]
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ class FlakyStore(MemoryStore):
 
     def __init__(self, clock: ManualClock, *, timeout: float = 1.0) -> None:
         super().__init__(clock=clock, wall=clock, timeout=timeout)
-        self.time = clock
+        self.clock = clock
         self.fault: BaseException | None = None
         self.afterwards: Callable[[], object] = lambda: None
         self.beforehand: Callable[[], object] = lambda: None
@@ -38,7 +38,7 @@ class FlakyStore(MemoryStore):
         return answer
 
     def renew(self, locks: Sequence[HeldLock], timeout: float) -> list[bool | None]:
-        self.renewals.append((self.time(), list(locks), timeout))
+        self.renewals.append((self.clock(), list(locks), timeout))
         self._fail()
         self.beforehand()
         answers = super().renew(locks, timeout)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import subprocess
-import sys
 from typing import Any, Optional
 
 import pytest
@@ -14,6 +12,7 @@ from celery_singleton_lock.errors import LockKeyError
 from celery_singleton_lock.keys.binding import bind, models, validated
 from celery_singleton_lock.keys.spec import compile_key
 
+from ..support.programs import run_python
 from . import values as v
 
 
@@ -50,7 +49,7 @@ def test_without_pydantic() -> None:
         "def charge(order: int): ...\n"
         "assert binding.models(charge) == {}\nassert 'pydantic' not in sys.modules"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, env={"PYTHONPATH": ":".join(filter(None, sys.path))})
+    run_python("-c", code)
 
 
 @pytest.mark.parametrize("spec", [None, "order:{order.id}", ("order",), lambda order: f"order:{order.id}"])

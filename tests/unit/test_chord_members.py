@@ -20,7 +20,7 @@ def test_replay_waits_for_the_first_count(
     charge.apply_async((7,), chord=charge.si(8))
     message = worker.take()
     assert worker.run(message).result == 7
-    app_store.time.advance(age)
+    app_store.clock.advance(age)
     copy = worker.run(message, redelivered=True)
     assert (copy.state, copy.result, copy.acknowledged) == ("SUCCESS", 7, True)
     assert worker.waiting() == (0 if answered else 1)

@@ -12,7 +12,6 @@ from celery_singleton_lock import StoreUnavailable
 from celery_singleton_lock.locks.answers import Answer, Granted, SplitVote
 from celery_singleton_lock.locks.protocol import AcquireRequest
 
-from ..support.clock import ManualClock
 from ..support.locks import own_lease, replace_record
 from .conftest import MakeGuard
 from .flaky_store import FlakyStore
@@ -51,9 +50,7 @@ def test_unreadable_record_never_runs_unlocked(
     assert ran == [7]
 
 
-def test_pause_after_a_split_vote(
-    make_guard: MakeGuard, flaky: FlakyStore, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pause_after_a_split_vote(make_guard: MakeGuard, flaky: FlakyStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever was split waits a random few round trips: two that asked at the same moment do not do so again (B43)."""
     acquire, requests = flaky.acquire, list[AcquireRequest]()
 
@@ -62,7 +59,7 @@ def test_pause_after_a_split_vote(
         return acquire(request) if len(requests) % 3 == 0 else SplitVote(ROUND_TRIP)
 
     monkeypatch.setattr(flaky, "acquire", split_twice)
-    sleep = Mock(side_effect=clock.advance)
+    sleep = Mock(side_effect=flaky.clock.advance)
     for _ in range(30):
         guard = make_guard(sleep=sleep)
         assert isinstance(guard.acquire(), Granted)

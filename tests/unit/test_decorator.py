@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import functools
 import inspect
-import traceback
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from celery import Celery, Task, _state, shared_task
-from celery.exceptions import SoftTimeLimitExceeded
 from pydantic import BaseModel
 
-from celery_singleton_lock import LockConfigError, LockKeyError, SingleInstanceTask, current_lease, single_instance
+from celery_singleton_lock import LockConfigError, SingleInstanceTask, current_lease, single_instance
 
 from .inline_worker import InlineWorker
 
@@ -276,12 +274,6 @@ def test_pydantic_models(app: Celery, worker: InlineWorker) -> None:
     assert worker.run().result == "order:7"
 
 
-def test_constant_that_is_an_arguments_name() -> None:
-    """A constant key that is an argument's name is a slip: both right ways are named."""
-    with pytest.raises(LockConfigError, match=r"\['order_id'\].*\{order_id\}"):
-        single_instance(key="order_id")(body)
-
-
 def test_async_body() -> None:
     """An async function, whose lock would be freed before its body begins, is refused."""
 
@@ -300,28 +292,3 @@ def test_async_body_of_a_task_class(app: Celery) -> None:
 
     with pytest.raises(LockConfigError, match="async"):
         app.task(base=SingleInstanceTask, lazy=False)(later)
-
-
-def test_attribute_spelling() -> None:
-    """The attribute's spelling in the decorator gets the option's."""
-    with pytest.raises(LockConfigError, match="did you mean 'ttl'"):
-        single_instance(lock_ttl=5)
-
-
-def test_callables_error_shows_no_argument(app: Celery) -> None:
-    """A key callable's own error, which may show an argument's value, is not in the traceback (B47)."""
-    task = app.task(lazy=False)(single_instance(key=lambda order_id: f"order:{int(order_id)}")(body))
-    with pytest.raises(LockKeyError, match="ValueError") as caught:
-        task("".join(["hunter", "2"]))
-    assert "hunter2" not in "".join(traceback.format_exception(caught.value))
-
-
-def test_soft_limit_in_a_callable(app: Celery) -> None:
-    """A soft time limit that strikes in a key callable is a soft time limit."""
-
-    def slow(order_id: int) -> str:
-        raise SoftTimeLimitExceeded
-
-    task = app.task(lazy=False)(single_instance(key=slow)(body))
-    with pytest.raises(SoftTimeLimitExceeded):
-        task(7)

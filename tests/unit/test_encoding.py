@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import decimal
-import os
-import subprocess
-import sys
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from typing import Any
@@ -18,6 +15,7 @@ from hypothesis import strategies as st
 
 from celery_singleton_lock.keys.encoding import encode
 
+from ..support.programs import run_python
 from . import values as v
 
 quick = settings(deadline=None, max_examples=400)
@@ -148,14 +146,6 @@ def test_hash_seed_does_not_matter() -> None:
         "from celery_singleton_lock.keys.encoding import encode;"
         "print(encode([{'a', 'b', 'c', 1, 2.5, None}, frozenset('xyz'), {'b': 1, 'a': {'z', 'y'}}], 'x'))"
     )
-    outputs = {
-        subprocess.run(
-            [sys.executable, "-c", code],
-            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-            check=True,
-            capture_output=True,
-        ).stdout
-        for seed in ("1", "2", "3")
-    }
+    outputs = {run_python("-c", code, PYTHONHASHSEED=seed) for seed in ("1", "2", "3")}
     assert len(outputs) == 1
-    assert outputs != {b""}
+    assert outputs != {""}

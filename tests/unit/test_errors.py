@@ -9,7 +9,6 @@ import pickle
 
 import pytest
 from celery import Celery
-from celery.exceptions import ImproperlyConfigured
 
 from celery_singleton_lock import errors
 from celery_singleton_lock.errors import (
@@ -79,11 +78,6 @@ def test_json_result_round_trip(error: SingletonLockError, app: Celery) -> None:
 def test_all_are_caught_by_the_base(error: SingletonLockError) -> None:
     """`except SingletonLockError` catches everything that the package raises on purpose."""
     assert isinstance(error, SingletonLockError)
-
-
-def test_config_error_is_celerys_too() -> None:
-    """A wrong setting is reported by Celery's command line as its own ImproperlyConfigured."""
-    assert issubclass(LockConfigError, ImproperlyConfigured)
 
 
 def test_taken_says_who_and_how_long() -> None:

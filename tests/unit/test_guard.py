@@ -85,12 +85,12 @@ def test_release_twice(make_guard: MakeGuard, flaky: FlakyStore) -> None:
     assert len(flaky.releases) == 1
 
 
-def test_release_after_loss(make_guard: MakeGuard, flaky: FlakyStore, clock: ManualClock) -> None:
+def test_release_after_loss(make_guard: MakeGuard, flaky: FlakyStore) -> None:
     """Releasing what another one has taken meanwhile answers False and leaves it alone (B07)."""
     told: list[Lease] = []
     guard, other = make_guard(on_lost=told.append), make_guard(holder=Holder("other"))
     guard.acquire()
-    clock.advance(TTL)
+    flaky.clock.advance(TTL)
     assert isinstance(other.acquire(), Granted)
     assert guard.release() is False
     taken = peek(flaky)
@@ -119,21 +119,21 @@ def test_record_is_not_asked_for_without_an_attempt(make_guard: MakeGuard) -> No
     again.release()
 
 
-def test_at_least_lets_it_rest(make_guard: MakeGuard, flaky: FlakyStore, clock: ManualClock) -> None:
+def test_at_least_lets_it_rest(make_guard: MakeGuard, flaky: FlakyStore) -> None:
     """A body that ends sooner than `at_least` leaves the resource resting until then, counted from the acquire."""
     guard = make_guard(held=True, at_least=20.0)
-    clock.advance(5)
+    flaky.clock.advance(5)
     guard.release()
     taken = peek(flaky)
     assert (taken.resting, taken.remaining) == (True, 15.0)
-    clock.advance(15)
+    flaky.clock.advance(15)
     assert not is_held(flaky)
 
 
-def test_at_least_that_is_over(make_guard: MakeGuard, flaky: FlakyStore, clock: ManualClock) -> None:
+def test_at_least_that_is_over(make_guard: MakeGuard, flaky: FlakyStore) -> None:
     """A body that took longer than `at_least` frees the resource at once."""
     guard = make_guard(held=True, at_least=5.0)
-    clock.advance(6)
+    flaky.clock.advance(6)
     guard.release()
     assert not is_held(flaky)
 
@@ -158,18 +158,18 @@ def test_unreachable_store_at_release(make_guard: MakeGuard, flaky: FlakyStore, 
     assert guard.release() is True
 
 
-def test_grant_that_comes_too_late(make_guard: MakeGuard, flaky: FlakyStore, clock: ManualClock) -> None:
+def test_grant_that_comes_too_late(make_guard: MakeGuard, flaky: FlakyStore) -> None:
     """A process that stood still between request and answer does not believe the grant, and frees the lock (B51)."""
-    flaky.afterwards = lambda: clock.advance(TTL)
+    flaky.afterwards = lambda: flaky.clock.advance(TTL)
     guard = make_guard()
     with pytest.raises(StoreUnavailable, match="too late"):
         guard.acquire()
     assert not is_held(flaky)
 
 
-def test_lease_counts_from_before_the_request(make_guard: MakeGuard, flaky: FlakyStore, clock: ManualClock) -> None:
+def test_lease_counts_from_before_the_request(make_guard: MakeGuard, flaky: FlakyStore) -> None:
     """The time that an acquire took comes off its lease (B51)."""
-    flaky.afterwards = lambda: clock.advance(10)
+    flaky.afterwards = lambda: flaky.clock.advance(10)
     guard = make_guard(held=True)
     assert lease_of(guard).remaining() == pytest.approx(VALIDITY - 10)
 

@@ -12,13 +12,10 @@ import pytest
 from celery_singleton_lock.locks import guard as guards
 from celery_singleton_lock.locks.renewal import Renewer
 
+from ..support.interrupts import Interrupt
 from ..support.locks import is_held
 from .conftest import MakeGuard
 from .flaky_store import FlakyStore
-
-
-class Interrupt(BaseException):
-    """A time limit, say."""
 
 
 def test_interrupted_request_is_undone(make_guard: MakeGuard, flaky: FlakyStore) -> None:

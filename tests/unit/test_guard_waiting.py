@@ -84,19 +84,17 @@ def test_outage_ends_the_wait(make_guard: MakeGuard, flaky: FlakyStore) -> None:
 
 
 @pytest.mark.parametrize("ttl", [60.0, 5.0, 0.5])
-def test_extend_sets_the_length(
-    make_guard: MakeGuard, flaky: FlakyStore, renewer: Renewer, clock: ManualClock, ttl: float
-) -> None:
+def test_extend_sets_the_length(make_guard: MakeGuard, flaky: FlakyStore, renewer: Renewer, ttl: float) -> None:
     """`extend` sets the lease to its argument from now, in the store and here, and renewals follow it (B41)."""
     guard = make_guard(held=True)
-    clock.advance(5)
+    flaky.clock.advance(5)
     assert guard.extend(ttl)
     assert guard.extend(ttl)
     assert peek(flaky).remaining == ttl
     assert lease_of(guard).remaining() == pytest.approx(ttl * 0.99 - 0.002)
     assert lease_of(guard).ttl == ttl
     assert renewer.tick() == pytest.approx(ttl / 3)
-    clock.advance(ttl / 3)
+    flaky.clock.advance(ttl / 3)
     renewer.tick()
     assert peek(flaky).remaining == ttl
     assert len(renewer) == 1
@@ -104,17 +102,15 @@ def test_extend_sets_the_length(
 
 
 @pytest.mark.parametrize("moment", ["afterwards", "beforehand"])
-def test_extension_beside_a_renewal(
-    make_guard: MakeGuard, flaky: FlakyStore, renewer: Renewer, clock: ManualClock, moment: str
-) -> None:
+def test_extension_beside_a_renewal(make_guard: MakeGuard, flaky: FlakyStore, renewer: Renewer, moment: str) -> None:
     """A renewal of the old length that is on its way shortens a longer extension neither here nor in the store."""
     guard = make_guard(held=True)
-    clock.advance(TTL / 3)
+    flaky.clock.advance(TTL / 3)
 
     def extend() -> None:
         setattr(flaky, moment, lambda: None)
         assert guard.extend(300)
-        clock.advance(1)
+        flaky.clock.advance(1)
 
     setattr(flaky, moment, extend)
     renewer.tick()
@@ -122,12 +118,10 @@ def test_extension_beside_a_renewal(
     assert lease_of(guard).remaining() == pytest.approx(299 - 3.002)
 
 
-def test_shorter_extension_in_doubt(
-    make_guard: MakeGuard, flaky: FlakyStore, renewer: Renewer, clock: ManualClock
-) -> None:
+def test_shorter_extension_in_doubt(make_guard: MakeGuard, flaky: FlakyStore, renewer: Renewer) -> None:
     """An unanswered extension to a shorter length counts, whatever a renewal on its way is answered."""
     guard = make_guard(held=True)
-    clock.advance(TTL / 3)
+    flaky.clock.advance(TTL / 3)
 
     def extend() -> None:
         flaky.afterwards = lambda: None
@@ -139,15 +133,13 @@ def test_shorter_extension_in_doubt(
     flaky.afterwards = extend
     renewer.tick()
     assert lease_of(guard).remaining() == pytest.approx(5 - 0.052)
-    clock.advance(1)
+    flaky.clock.advance(1)
     renewer.tick()
     assert lease_of(guard).remaining() == pytest.approx(5 - 0.052)
     assert not lease_of(guard).lost
 
 
-def test_extension_that_a_time_limit_interrupts(
-    make_guard: MakeGuard, flaky: FlakyStore, renewer: Renewer, clock: ManualClock
-) -> None:
+def test_extension_that_a_time_limit_interrupts(make_guard: MakeGuard, flaky: FlakyStore, renewer: Renewer) -> None:
     """After it the lease is renewed as before (B37)."""
     guard = make_guard(held=True)
     flaky.fault = KeyboardInterrupt()
@@ -155,18 +147,18 @@ def test_extension_that_a_time_limit_interrupts(
         guard.extend(300)
     flaky.fault = None
     for _ in range(6):
-        clock.advance(TTL / 3)
+        flaky.clock.advance(TTL / 3)
         renewer.tick()
     assert not lease_of(guard).lost
     assert guard.release() is True
 
 
-def test_extend_of_what_is_not_held(make_guard: MakeGuard, flaky: FlakyStore, clock: ManualClock) -> None:
+def test_extend_of_what_is_not_held(make_guard: MakeGuard, flaky: FlakyStore) -> None:
     """What is not held, lost or taken away is not extended, and nothing is created (B07)."""
     guard = make_guard()
     assert guard.extend(10) is False
     guard.acquire()
-    clock.advance(TTL)
+    flaky.clock.advance(TTL)
     assert (guard.extend(10), is_held(flaky)) == (False, False)
 
 
@@ -187,19 +179,19 @@ def test_extension_without_answer(make_guard: MakeGuard, flaky: FlakyStore, rene
     assert (lease_of(guard).lost, len(renewer), guard.release()) == (False, 1, True)
 
 
-def test_late_extension_is_none(make_guard: MakeGuard, flaky: FlakyStore, clock: ManualClock) -> None:
+def test_late_extension_is_none(make_guard: MakeGuard, flaky: FlakyStore) -> None:
     """An extension whose answer comes after the deadline leaves the lease lost (B51)."""
     guard = make_guard(held=True)
-    flaky.afterwards = lambda: clock.advance(TTL)
+    flaky.afterwards = lambda: flaky.clock.advance(TTL)
     assert guard.extend(60) is False
     assert lease_of(guard).lost
 
 
-def test_looks_touch_no_expiry(make_guard: MakeGuard, flaky: FlakyStore, clock: ManualClock) -> None:
+def test_looks_touch_no_expiry(make_guard: MakeGuard, flaky: FlakyStore) -> None:
     """Looking at a taken lock does not touch its expiry (B10)."""
     held = make_guard(held=True)
     for _ in range(3):
-        clock.advance(1)
+        flaky.clock.advance(1)
         assert isinstance(make_guard().acquire(), Taken)
     assert peek(flaky).remaining == TTL - 3
     assert decode_holder(encode_holder(held.holder)) == held.holder

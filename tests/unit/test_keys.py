@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +17,7 @@ from celery_singleton_lock.keys.binding import bind, binder, defaults
 from celery_singleton_lock.keys.names import scoped
 from celery_singleton_lock.keys.spec import compile_key
 
+from ..support.programs import run_python
 from . import values as v
 
 quick = settings(deadline=None)
@@ -206,6 +204,4 @@ def test_two_processes_agree() -> None:
     )
     expected = build(None, {"c", "b", "a"}, amount=v.Plain.RED)
     for seed in ("1", "2"):
-        env = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        done = subprocess.run([sys.executable, "-c", code], env=env, check=True, capture_output=True, text=True)
-        assert done.stdout.strip() == expected
+        assert run_python("-c", code, PYTHONHASHSEED=seed).strip() == expected

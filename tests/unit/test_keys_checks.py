@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import functools
 import inspect
+import traceback
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from celery import Celery
+from celery.exceptions import SoftTimeLimitExceeded
 
-from celery_singleton_lock.errors import LockConfigError
+from celery_singleton_lock import single_instance
+from celery_singleton_lock.errors import LockConfigError, LockKeyError
 from celery_singleton_lock.keys.binding import bind
 from celery_singleton_lock.keys.spec import compile_key
 
@@ -94,3 +98,28 @@ def test_a_task_that_takes_anything() -> None:
     compile_key(()).check(signature)
     compile_key(None).check(inspect.signature(lambda *args: None))
     compile_key(None).check(inspect.signature(lambda **kwargs: None))
+
+
+def test_constant_that_is_an_arguments_name() -> None:
+    """A constant key that is an argument's name is a slip: both right ways are named."""
+    with pytest.raises(LockConfigError, match=r"\['order_id'\].*\{order_id\}"):
+        single_instance(key="order_id")(charge)
+
+
+def test_callables_error_shows_no_argument(app: Celery) -> None:
+    """A key callable's own error, which may show an argument's value, is not in the traceback (B47)."""
+    task = app.task(lazy=False)(single_instance(key=lambda order_id: f"order:{int(order_id)}")(charge))
+    with pytest.raises(LockKeyError, match="ValueError") as caught:
+        task("".join(["hunter", "2"]))
+    assert "hunter2" not in "".join(traceback.format_exception(caught.value))
+
+
+def test_soft_limit_in_a_callable(app: Celery) -> None:
+    """A soft time limit that strikes in a key callable is a soft time limit."""
+
+    def slow(order_id: int) -> str:
+        raise SoftTimeLimitExceeded
+
+    task = app.task(lazy=False)(single_instance(key=slow)(charge))
+    with pytest.raises(SoftTimeLimitExceeded):
+        task(7)

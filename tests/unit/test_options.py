@@ -231,3 +231,9 @@ def test_layers_may_contradict_each_other() -> None:
 def test_app_wide_defaults_contradict_nothing() -> None:
     """A default for the whole app may be of no use to one task; only what the task itself names is looked at."""
     check_contradictions({"on_conflict": "skip"}, combine({"on_conflict": "skip"}, {"wait_timeout": 3.0}))
+
+
+def test_attribute_spelling() -> None:
+    """The attribute's spelling in the decorator gets the option's."""
+    with pytest.raises(LockConfigError, match="did you mean 'ttl'"):
+        single_instance(lock_ttl=5)

@@ -17,29 +17,25 @@ from .conftest import MakeLease
 from .flaky_store import FlakyStore
 
 
-def test_renews_at_a_third_of_the_ttl(
-    make_lease: MakeLease, renewer: Renewer, flaky: FlakyStore, clock: ManualClock
-) -> None:
+def test_renews_at_a_third_of_the_ttl(make_lease: MakeLease, renewer: Renewer, flaky: FlakyStore) -> None:
     """A lease is renewed at a third of its ttl, then a third after that, each time to its full length."""
-    begun = clock()
+    begun = flaky.clock()
     lease = make_lease()
     assert renewer.tick() == pytest.approx(TTL / 3)
     assert flaky.renewals == []
     for _ in range(3):
-        clock.advance(TTL / 3)
+        flaky.clock.advance(TTL / 3)
         assert renewer.tick() == pytest.approx(TTL / 3)
         assert peek(flaky).remaining == TTL
         assert lease.remaining() == pytest.approx(VALIDITY)
     assert [at - begun for at, _, _ in flaky.renewals] == pytest.approx([10, 20, 30])
 
 
-def test_body_of_many_ttls_keeps_its_lease(
-    make_lease: MakeLease, renewer: Renewer, flaky: FlakyStore, clock: ManualClock
-) -> None:
+def test_body_of_many_ttls_keeps_its_lease(make_lease: MakeLease, renewer: Renewer, flaky: FlakyStore) -> None:
     """A body of ten ttls keeps its lease, and the store's lock never lives longer than the ttl (B41)."""
     lease = make_lease()
     for _ in range(60):
-        clock.run(renewer, TTL / 6)
+        flaky.clock.run(renewer, TTL / 6)
         assert about(peek(flaky).remaining, TTL)
         lease.ensure_held()
 
@@ -49,13 +45,11 @@ def test_nothing_to_do(renewer: Renewer) -> None:
     assert renewer.tick() is None
 
 
-def test_slow_answer_is_counted_from_its_request(
-    make_lease: MakeLease, renewer: Renewer, flaky: FlakyStore, clock: ManualClock
-) -> None:
+def test_slow_answer_is_counted_from_its_request(make_lease: MakeLease, renewer: Renewer, flaky: FlakyStore) -> None:
     """The time a renewal's answer took comes off the lease (B51)."""
     lease = make_lease()
-    clock.advance(10)
-    flaky.afterwards = lambda: clock.advance(5)
+    flaky.clock.advance(10)
+    flaky.afterwards = lambda: flaky.clock.advance(5)
     renewer.tick()
     assert lease.remaining() == pytest.approx(VALIDITY - 5)
 
@@ -72,25 +66,23 @@ def test_wall_clock_jumps_change_nothing(
         assert lease.remaining() == pytest.approx(VALIDITY)
 
 
-def test_thousand_leases_share_a_call(
-    make_lease: MakeLease, renewer: Renewer, flaky: FlakyStore, clock: ManualClock
-) -> None:
+def test_thousand_leases_share_a_call(make_lease: MakeLease, renewer: Renewer, flaky: FlakyStore) -> None:
     """A thousand leases of one store are renewed in one call."""
     leases = [make_lease(f"order:{number}") for number in range(1000)]
-    clock.advance(10)
+    flaky.clock.advance(10)
     renewer.tick()
     assert [len(locks) for _, locks, _ in flaky.renewals] == [1000]
     assert {lease.remaining() for lease in leases} == {leases[0].remaining()}
     assert leases[0].remaining() == pytest.approx(VALIDITY)
 
 
-def test_leases_fall_into_step(make_lease: MakeLease, renewer: Renewer, flaky: FlakyStore, clock: ManualClock) -> None:
+def test_leases_fall_into_step(make_lease: MakeLease, renewer: Renewer, flaky: FlakyStore) -> None:
     """Leases taken shortly after each other are renewed together."""
     leases = []
     for number in range(5):
         leases.append(make_lease(f"order:{number}"))
-        clock.advance(0.5)
-    clock.run(renewer, 30)
+        flaky.clock.advance(0.5)
+    flaky.clock.run(renewer, 30)
     assert {len(locks) for _, locks, _ in flaky.renewals} == {5}
     assert not any(lease.lost for lease in leases)
 
@@ -107,37 +99,31 @@ def test_stores_are_asked_apart(
     assert "no answer" in caplog.text
 
 
-def test_discarded_lease_is_left_alone(
-    make_lease: MakeLease, renewer: Renewer, flaky: FlakyStore, clock: ManualClock
-) -> None:
+def test_discarded_lease_is_left_alone(make_lease: MakeLease, renewer: Renewer, flaky: FlakyStore) -> None:
     """After its release a lease is not renewed any more (B40)."""
     lease = make_lease()
     renewer.discard(lease.token)
     assert renewer.tick() is None
-    clock.advance(20)
+    flaky.clock.advance(20)
     assert renewer.tick() is None
     assert flaky.renewals == []
 
 
-def test_forgotten_lease_is_not_renewed(
-    make_lease: MakeLease, renewer: Renewer, flaky: FlakyStore, clock: ManualClock
-) -> None:
+def test_forgotten_lease_is_not_renewed(make_lease: MakeLease, renewer: Renewer, flaky: FlakyStore) -> None:
     """A lease that its call has forgotten, however that ended, is not kept alive for ever (B40)."""
     lease = make_lease()
     del lease
     gc.collect()
-    clock.advance(10)
+    flaky.clock.advance(10)
     renewer.tick()
     assert (flaky.renewals, len(renewer), renewer.tick()) == ([], 0, None)
 
 
-def test_release_during_a_renewal(
-    make_lease: MakeLease, renewer: Renewer, flaky: FlakyStore, clock: ManualClock
-) -> None:
+def test_release_during_a_renewal(make_lease: MakeLease, renewer: Renewer, flaky: FlakyStore) -> None:
     """A renewal in flight while its body ends neither revives the lock nor reports a loss (B40)."""
     told: list[Lease] = []
     lease = make_lease(on_lost=told.append)
-    clock.advance(10)
+    flaky.clock.advance(10)
 
     def body_ends() -> None:
         flaky.afterwards = lambda: None

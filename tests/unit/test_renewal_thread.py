@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import threading
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,8 +16,7 @@ from celery_singleton_lock.locks.renewal import Renewer
 from celery_singleton_lock.stores.memory import MemoryStore
 
 from ..support.locks import held_guard, lock_of
-
-ROOT = Path(__file__).parents[2]
+from ..support.programs import run_python
 
 
 class WatchedStore(MemoryStore):
@@ -162,7 +159,4 @@ assert all(guard.release() for guard in guards), "the parent"
 @pytest.mark.skipif(not hasattr(sys, "getdlopenflags"), reason="there is no fork here")
 def test_forked_child_neither_renews_nor_releases() -> None:
     """A forked child has no renewal thread, frees nothing of its parent's, and can hold locks of its own (B36)."""
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", FORK], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    run_python("-c", FORK)

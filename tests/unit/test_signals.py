@@ -18,9 +18,8 @@ from celery_singleton_lock.locks.protocol import AcquireRequest, Store
 from celery_singleton_lock.locks.renewal import Renewer
 from celery_singleton_lock.metrics import LockCounters
 
-from ..support.clock import ManualClock
 from ..support.locks import held_guard, lock_under, own_lease
-from .conftest import MakeGuard
+from .conftest import MakeGuard, ours
 from .flaky_store import FlakyStore
 from .inline_worker import InlineWorker, charge_of
 
@@ -49,11 +48,6 @@ def counters() -> Iterator[LockCounters]:
     made = LockCounters().connect()
     yield made
     made.disconnect()
-
-
-def ours(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
-    """The package's own lines."""
-    return [record for record in caplog.records if record.name.startswith("celery_singleton_lock")]
 
 
 def test_all_signals_are_listed() -> None:
@@ -255,12 +249,12 @@ def test_no_argument_anywhere(
 
 
 def test_hung_renewal_is_said_without_keys(
-    make_guard: MakeGuard, flaky: FlakyStore, renewer: Renewer, clock: ManualClock, caplog: pytest.LogCaptureFixture
+    make_guard: MakeGuard, flaky: FlakyStore, renewer: Renewer, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A renewal that fails is a warning with the reason and no key (B47)."""
     guard = make_guard(f"mail:{TOKEN}", held=True)
     flaky.fault = StoreUnavailable("TimeoutError: no answer")
-    clock.advance(10)
+    flaky.clock.advance(10)
     renewer.tick()
     assert guard.pending
     assert "no answer" in caplog.text

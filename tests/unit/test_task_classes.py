@@ -9,7 +9,6 @@ from uuid import uuid4
 import pytest
 from celery import Celery, Task, chord
 from celery.contrib.abortable import AbortableTask
-from kombu.utils.imports import symbol_by_name
 
 from celery_singleton_lock import (
     Lock,
@@ -23,8 +22,8 @@ from celery_singleton_lock import (
 )
 from celery_singleton_lock.locks.protocol import Store
 from celery_singleton_lock.tasks.settings import settings_of
-from celery_singleton_lock.worker.startup import StartupChecks
 
+from ..support.locks import own_lease
 from .conftest import MakeApp
 from .flaky_store import FlakyStore
 from .inline_worker import InlineWorker
@@ -107,9 +106,8 @@ def base(name: str) -> type[Task]:
 def make(app: Celery, name: str, way: str) -> Any:
     """A task of one of the base classes, locked by attribute, decorator or both."""
 
-    def charge(self: Any, order_id: int) -> tuple[str | None, str | None]:
-        lease = current_lease()
-        return (lease.key if lease else None, self.request.id)
+    def charge(self: Any, order_id: int) -> tuple[str, str | None]:
+        return own_lease().key, self.request.id
 
     options: dict[str, Any] = {"lock_key": KEY} if way != "decorator" else {"lock_ttl": 20}
     fun = single_instance(key=KEY)(charge) if way != "attribute" else charge
@@ -174,9 +172,8 @@ def test_every_task_of_an_app(make_app: MakeApp, attribute: str) -> None:
     app.finalize()
 
     @app.task(lazy=False)
-    def charge(order_id: int) -> str | None:
-        lease = current_lease()
-        return lease.key if lease else None
+    def charge(order_id: int) -> str:
+        return own_lease().key
 
     @app.task(lazy=False)
     def collect(results: list[str]) -> int:
@@ -194,98 +191,6 @@ def test_nothing_is_kept_on_the_task(app: Celery) -> None:
     before = dict(vars(task))
     task(8)
     assert vars(task) == before
-
-
-class TestDecoratedBase:
-    """A decorated task class is a base of others: each of those has the lock, its checks, and the worker's part."""
-
-    @pytest.fixture
-    def base(self) -> type[Task]:
-        """``@single_instance`` on an abstract class."""
-
-        @single_instance(key=KEY, ttl=5)
-        class Base(Task):  # type: ignore[misc]  # Celery has no types
-            abstract = True
-
-        return Base
-
-    def test_its_options_are_checked(self, app: Celery, base: type[Task]) -> None:
-        """A task of such a base is checked when it is bound, as any other (B25)."""
-
-        def charge(order_id: int) -> None:
-            """Its options come to nonsense."""
-
-        with pytest.raises(LockConfigError, match="lock_ttl: give seconds"):
-            app.task(base=base, lazy=False, lock_ttl="abc")(charge)
-        with pytest.raises(LockConfigError, match="at_least: 10 s is longer than ttl"):
-            app.task(base=base, lazy=False, name="other", lock_at_least=10)(charge)
-
-    def test_its_worker_makes_the_checks(self, app: Celery, base: type[Task]) -> None:
-        """A worker of such tasks alone makes the start-up checks, too."""
-
-        @app.task(base=base, lazy=False)
-        def charge(order_id: int) -> None:
-            """Alone."""
-
-        assert symbol_by_name(*app.steps["worker"]) is StartupChecks
-
-    @pytest.mark.parametrize("handing_on", [True, False])
-    def test_a_call_of_its_own(self, app: Celery, base: type[Task], handing_on: bool) -> None:
-        """A `__call__` that a subclass brings runs inside of the lock, not around it."""
-        calls: list[bool] = []
-
-        class Own(base):  # type: ignore[misc]  # Celery has no types
-            name = "shop.own"
-
-            def __call__(self, *args: Any, **kwargs: Any) -> Any:
-                calls.append(current_lease() is not None)
-                return super().__call__(*args, **kwargs) if handing_on else self.run(*args, **kwargs)
-
-            def run(self, order_id: int) -> str | None:
-                lease = current_lease()
-                return lease.key if lease else None
-
-        assert app.register_task(Own())(7) == "order:7"
-        assert calls == [True]
-
-    def test_an_on_bound_of_its_own(self, app: Celery, base: type[Task]) -> None:
-        """Celery's `on_bound` is an empty hook: a subclass whose own calls no super() has its lock and checks, too."""
-
-        class Own(base):  # type: ignore[misc]  # Celery has no types
-            name = "shop.own"
-
-            @classmethod
-            def on_bound(cls, app: Celery) -> None:
-                """Something else."""
-
-            def __call__(self, *args: Any, **kwargs: Any) -> Any:
-                return self.run(*args, **kwargs)
-
-            def run(self, order_id: int) -> str | None:
-                lease = current_lease()
-                return lease.key if lease else None
-
-        assert app.register_task(Own())(7) == "order:7"
-        assert symbol_by_name(*app.steps["worker"]) is StartupChecks
-
-    def test_an_init_subclass_of_its_own(self, app: Celery) -> None:
-        """A decorated class may have an `__init_subclass__`: it is called, and its subclasses have the lock."""
-        made: list[str] = []
-
-        @single_instance(key=KEY)
-        class Base(Task):  # type: ignore[misc]  # Celery has no types
-            abstract = True
-
-            def __init_subclass__(cls, **kwargs: Any) -> None:
-                made.append(cls.__name__)
-
-        @app.task(base=Base, lazy=False)
-        def charge(order_id: int) -> str | None:
-            lease = current_lease()
-            return lease.key if lease else None
-
-        assert charge(7) == "order:7"
-        assert made == ["charge"]
 
 
 def test_a_call_further_down(app: Celery) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,6 @@ import pytest
 from celery import Celery
 
 from celery_singleton_lock import (
-    Lease,
     LeaseLost,
     Lock,
     LockKeyError,
@@ -23,13 +20,12 @@ from celery_singleton_lock import (
     is_skipped,
     single_instance,
 )
-from celery_singleton_lock.keys.names import key_id, names
+from celery_singleton_lock.keys.names import key_id
 from celery_singleton_lock.locks.protocol import Store
 
-from ..support.locks import is_held, own_lease
+from ..support.locks import is_held, lock_under, own_lease
+from ..support.programs import run_python
 from .inline_worker import InlineWorker
-
-ROOT = Path(__file__).parents[2]
 
 
 def test_lock_is_held_and_freed(charge: Any, store: Store, worker: InlineWorker) -> None:
@@ -155,17 +151,12 @@ def test_lost_lease_is_known_to_the_body(app: Celery, store: Store) -> None:
     @single_instance(key="order", ttl=0.3)
     def charge() -> str:
         lease = own_lease()
-        store.release(store_hold(lease))
+        store.release(lock_under(store, lease))
         try:
             while True:
                 lease.ensure_held()
         except LeaseLost:
             return "told"
-
-    def store_hold(lease: Lease) -> Any:
-        from celery_singleton_lock.locks.protocol import HeldLock
-
-        return HeldLock(names(store.prefix, lease.key), lease.token, lease.fence, lease.ttl)
 
     assert charge() == "told"
 
@@ -194,15 +185,7 @@ def test_default_key_is_the_same_everywhere(tmp_path: Path) -> None:
     """The task object stays out of the default key: in two processes it is the same (B23, B24)."""
     (tmp_path / "shop.py").write_text(SHOP)
     printed = [
-        subprocess.run(
-            [sys.executable, *arguments],
-            cwd=tmp_path,
-            env={"PYTHONPATH": f"{ROOT}:{tmp_path}", "PYTHONHASHSEED": seed},
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=60,
-        ).stdout
+        run_python(*arguments, cwd=tmp_path, PYTHONHASHSEED=seed)
         for seed, arguments in (("1", ["shop.py"]), ("2", ["-c", KEYS.format(module="shop")]))
     ]
     assert printed[0] == printed[1]

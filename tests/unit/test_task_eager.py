@@ -8,10 +8,10 @@ import pytest
 from celery import Celery, chain, chord, group
 
 from celery_singleton_lock import Lock, LockTaken, SingleInstanceTask, is_skipped, single_instance
-from celery_singleton_lock.keys.names import key_id, names
+from celery_singleton_lock.keys.names import key_id
 from celery_singleton_lock.locks.protocol import Store
 
-from ..support.locks import own_lease
+from ..support.locks import is_held, own_lease
 from .conftest import MakeApp
 from .inline_worker import InlineWorker
 
@@ -33,11 +33,6 @@ def locked(app: Celery, **options: Any) -> Any:
     return charge
 
 
-def free(store: Store, key: str = "order:7") -> bool:
-    """Whether nobody holds the lock."""
-    return store.peek(names(store.prefix, key)) is None
-
-
 def failure(app: Celery, task: Any, *args: Any) -> BaseException:
     """The error of an eager call: raised where it propagates, else kept in the result."""
     if app.conf.task_eager_propagates:
@@ -54,7 +49,7 @@ def test_free_lock(app: Celery, store: Store, worker: InlineWorker) -> None:
     """An eager call runs under the lock, frees it and publishes nothing (B34)."""
     charge = locked(app)
     assert [charge.delay(7).get(), charge.apply((7,)).get(), charge(7)] == ["order:7"] * 3
-    assert free(store)
+    assert not is_held(store)
     assert worker.waiting() == 0
 
 
@@ -126,7 +121,7 @@ def test_own_retries(make_app: MakeApp, store: Store) -> None:
 
     assert charge.delay(7).get() == "order:7"
     assert attempts == [0, 1, 2]
-    assert free(store)
+    assert not is_held(store)
 
 
 def test_autoretry(make_app: MakeApp, store: Store) -> None:
@@ -142,7 +137,7 @@ def test_autoretry(make_app: MakeApp, store: Store) -> None:
 
     assert isinstance(failure(app, charge, 7), ValueError)
     assert len(attempts) == 3
-    assert free(store)
+    assert not is_held(store)
     with Lock(store, "order:7"):
         assert isinstance(failure(app, charge, 7), LockTaken)
     assert len(attempts) == 3

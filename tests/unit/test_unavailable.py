@@ -13,6 +13,7 @@ from celery_singleton_lock.keys.names import key_id
 from celery_singleton_lock.tasks.message import HEADER
 
 from ..support.locks import lock_under, own_lease, replace_record
+from .conftest import ours
 from .flaky_store import FlakyStore
 from .inline_worker import InlineWorker, charge_of
 
@@ -67,7 +68,7 @@ def test_run_without_a_lock(
     charge_of(app, lambda: current_lease() is None, on_unavailable="run").delay(7)
     app_store.fault = NO_ANSWER
     assert worker.run().result is True
-    (record,) = [record for record in caplog.records if record.name.startswith("celery_singleton_lock")]
+    (record,) = ours(caplog)
     assert (record.levelno, "WITHOUT a lock" in record.getMessage()) == (logging.ERROR, True)
 
 
@@ -127,7 +128,7 @@ def test_release_that_fails_changes_nothing(
     charge_of(app, body, celery={"acks_late": late}).delay(7)
     outcome = worker.run()
     assert (outcome.state, outcome.result, outcome.acknowledged) == ("SUCCESS", "done", True)
-    (record,) = [record for record in caplog.records if record.name.startswith("celery_singleton_lock")]
+    (record,) = ours(caplog)
     assert "was not released" in record.getMessage()
     assert worker.waiting() == 0
 
@@ -153,7 +154,7 @@ def test_lease_that_was_lost_is_said_at_the_end(
         return "done"
 
     assert charge_of(app, body)(7) == "done"
-    (record,) = [record for record in caplog.records if record.name.startswith("celery_singleton_lock")]
+    (record,) = ours(caplog)
     assert record.levelno == logging.WARNING
     assert key_id("order:7") in record.getMessage()
 
