@@ -17,14 +17,14 @@ No message shows an argument's value, a key or a password: a key appears as its 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 
 class SingletonLockError(Exception):
     """Anything this package raises on purpose. Each kind is a dataclass of what it says."""
 
     def __post_init__(self) -> None:
-        self.args = tuple(vars(self).values())
+        super().__init__(*[getattr(self, field.name) for field in fields(self)])  # type: ignore[arg-type]
 
 
 @dataclass(eq=False, repr=False)

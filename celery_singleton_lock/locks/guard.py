@@ -78,7 +78,7 @@ class Guard:
 
     def acquire(self) -> Granted | Taken | Recorded:
         """Ask once. Raises `StoreUnavailable`."""
-        bound = min(self.store.timeout, self.ttl / 4)  # as `call_timeout` says
+        bound = min(self.store.timeout, self.ttl / 4)  # `call_timeout`, written out on every call's way
         end = self._clock() + bound
         split = False
         while True:

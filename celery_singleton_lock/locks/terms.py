@@ -49,10 +49,10 @@ def optional(check: Check) -> Check:
     return lambda name, value: None if value is None else check(name, value)
 
 
-def count(name: str, value: Any) -> int:
-    """``value`` (an int of 0 or more). Raises `LockConfigError`."""
+def count(name: str, value: Any, hint: str = "") -> int:
+    """``value`` (an int of 0 or more). Raises `LockConfigError`, which ends with ``hint``."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise LockConfigError(f"{name}: give a whole number of 0 or more")
+        raise LockConfigError(f"{name}: give a whole number of 0 or more{hint}")
     return value
 
 

@@ -93,6 +93,6 @@ def _place(server: Url) -> str | HostPort:
     return server.path if server.kind == "socket" else (host.lower(), port)
 
 
-def even_servers(count: int) -> str:
+def even_servers(number: int) -> str:
     """What is wrong with an even number of servers."""
-    return f"{count} servers tolerate no more failures than {count - 1}"
+    return f"{number} servers tolerate no more failures than {number - 1}"

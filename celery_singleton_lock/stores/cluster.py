@@ -139,8 +139,8 @@ class Cluster:
         return self._links.get(where) or self._links.setdefault(where, Links(self._seeds[0].at(*where)))
 
     def _node(self, where: HostPort) -> Node:
-        address = self._seeds[0].at(*where)
-        return self._nodes.get(where) or self._nodes.setdefault(where, Node(address, self._timeout, SCRIPTS))
+        found = self._nodes.get(where)
+        return found or self._nodes.setdefault(where, Node(self._seeds[0].at(*where), self._timeout, SCRIPTS))
 
     def _new_owner(self, where: HostPort, slot: int, end: float) -> HostPort | None:
         """Who has the slot now that ``where`` does not answer; None where nobody else has."""

@@ -107,7 +107,7 @@ class MemoryStore:
             self._locks.set(names.lock, _Lock(request.token, fence, request.holder), request.ttl)
             return Granted(fence)
 
-    def renew(self, locks: Sequence[HeldLock], timeout: float) -> list[bool | None]:  # takes no time
+    def renew(self, locks: Sequence[HeldLock], timeout: float) -> list[bool | None]:
         """See `Store.renew`."""
         with self._lock:
             return [self._renew(lock) for lock in locks]

@@ -35,7 +35,6 @@ class _Ballot:
     """One token's try for one lock. ``silent``: what to say of the servers that have not answered."""
 
     request: AcquireRequest
-    start: float
     end: float
     fence: int
     doubtful: bool = False  # a request may still be carried out, on a connection that is gone
@@ -66,10 +65,10 @@ class QuorumStore:
         return f"<QuorumStore {', '.join(node.address.display_name for node in self.nodes)}>"
 
     def acquire(self, request: AcquireRequest) -> Answer:
-        """See `Store.acquire`. Each call uses a fresh token; after a `SplitVote`, try again with a new one."""
+        """See `Store.acquire`. Call it with a fresh token each time: after a `SplitVote`, try again with a new one."""
         start = now()
         bound = request.timeout if request.timeout is not None else call_timeout(self.timeout, request.ttl)
-        ballot = _Ballot(request, start, start + bound, int(self._wall() * 1_000_000))
+        ballot = _Ballot(request, start + bound, int(self._wall() * 1_000_000))
         try:
             votes = self._ask(ballot)
             if votes.recorded:

@@ -139,11 +139,11 @@ def decode_record(text: bytes, ttl: float) -> Recorded:
 def encode_holder(holder: Holder) -> str:
     """The holder as the compact JSON that stands in the lock."""
     task_id = "null" if holder.task_id is None else quoted(str(holder.task_id))
-    return f"[{task_id},{_same_for_all(holder.task, holder.host, holder.pid)}]"
+    return f"[{task_id},{_process_part(holder.task, holder.host, holder.pid)}]"
 
 
 @lru_cache(maxsize=1024)
-def _same_for_all(task: str | None, host: str | None, pid: int | None) -> str:
+def _process_part(task: str | None, host: str | None, pid: int | None) -> str:
     return json.dumps([task, host, pid], separators=(",", ":"))[1:-1]
 
 

@@ -36,13 +36,13 @@ class LockedTask:
     ) -> None:
         self.name: str = task.name
         self.settings = settings or settings_of(app)
-        bases: list[Mapping[str, Any]] = [vars(base) for base in reversed(task.__mro__)]
+        namespaces: list[Mapping[str, Any]] = [vars(base) for base in reversed(task.__mro__)]
         if not getattr(task, RESERVES_PREFIX, False):
             # A stranger's class may have an attribute of its own that begins with lock_.
-            bases = [{name: base[name] for name in READ_ATTRIBUTES & base.keys()} for base in bases]
+            namespaces = [{name: each[name] for name in READ_ATTRIBUTES & each.keys()} for each in namespaces]
         attributes: dict[str, Any] = {}
-        for base in bases:
-            attributes.update(attribute_options(base, f"task {self.name}"))
+        for namespace in namespaces:
+            attributes.update(attribute_options(namespace, f"task {self.name}"))
         annotated: dict[str, Any] = {}
         for layer in resolve_all(app.annotations, task):
             annotated.update(attribute_options(layer, f"task_annotations of {self.name}"))

@@ -149,8 +149,8 @@ class Message:
             native_delay.adapt(task.app, signature.options, countdown)
         return signature
 
-    def publish(self, signature: Signature, task: Task, reason: SingletonLockError) -> None:
-        """Send what `once_more` made, because of ``reason``.
+    def publish(self, signature: Signature, task: Task, reason: SingletonLockError, countdown: float) -> None:
+        """Send what `once_more` made for a delay of ``countdown`` seconds, because of ``reason``.
 
         A publish that fails raises: Reject with requeue where the broker still owns the message (acks_late), else
         ``reason``, so that the task fails in sight.
@@ -163,7 +163,7 @@ class Message:
             if task.acks_late and not isinstance(error, EncodeError):  # which would not mend itself
                 if not isinstance(error, SoftTimeLimitExceeded):
                     # It comes back at once, and would only turn in the queue.
-                    time.sleep(min(signature.options["countdown"], _PAUSE))
+                    time.sleep(min(countdown, _PAUSE))
                 raise Reject(f"the message could not be sent again: {error}", requeue=True) from error
             if isinstance(error, SoftTimeLimitExceeded):
                 raise

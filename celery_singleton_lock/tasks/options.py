@@ -6,6 +6,7 @@ import difflib
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Any
 
 from ..errors import LockConfigError
@@ -74,7 +75,7 @@ _CHECKS: dict[str, terms.Check] = {
     "retry_backoff": _backoff,
     "retry_backoff_max": terms.positive_seconds,
     "retry_jitter": terms.flag,
-    "retry_limit": terms.optional(terms.count),
+    "retry_limit": terms.optional(partial(terms.count, hint=", or None for no limit")),
     "retry_timeout": terms.optional(terms.seconds),
     "wait_timeout": terms.seconds,
     "skip_result": terms.as_it_is,
@@ -123,7 +124,7 @@ def attribute_options(namespace: Mapping[str, Any], where: str) -> dict[str, Any
     """The checked ``lock_*`` options of a class body or of annotations. Raises `LockConfigError`."""
     cut = len(ATTRIBUTE_PREFIX)
     given = {name[cut:]: value for name, value in namespace.items() if name.startswith(ATTRIBUTE_PREFIX)}
-    if given.pop("expiry", None) is not None:
+    if given.pop("expiry", terms) is not terms:  # given, whatever the value
         warnings.warn(f"{where}: {_MISNAMED} has no effect; set {ATTRIBUTE_PREFIX}ttl", stacklevel=4)
     try:
         return check_options(given, spelt=lambda name: ATTRIBUTE_PREFIX + name)

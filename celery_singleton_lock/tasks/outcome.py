@@ -105,7 +105,7 @@ def _waiter(call: Call, waited_here: float) -> Waiter:
 
 def _send_again(call: Call, decision: SendAgain, reason: SingletonLockError, begun: bool, holder: str | None) -> Any:
     signature = call.message.once_more(call.task, decision.countdown, begun=begun)
-    call.message.publish(signature, call.task, reason)
+    call.message.publish(signature, call.task, reason, decision.countdown)
     call.send(signals.lock_waiting, holder=holder, countdown=decision.countdown, waits=call.message.waits + 1)
     if decision.quietly:
         return Ignore("waiting for its own other delivery")  # which will store the result

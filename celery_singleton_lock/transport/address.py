@@ -64,7 +64,7 @@ class Address:
         connection.wrap = wrap
         return connection
 
-    def locate(self, seconds: float) -> Address:  # nobody is asked
+    def locate(self, seconds: float) -> Address:
         """The server to connect to now, found within ``seconds``. Raises RedisError."""
         return self
 

@@ -54,7 +54,7 @@ class Plain(NamedTuple):
 
     request: bytes
 
-    def packed(self, *, by_text: bool = False) -> bytes:  # the same in either form
+    def packed(self, *, by_text: bool = False) -> bytes:
         """See `Request.packed`."""
         return self.request
 

@@ -129,7 +129,7 @@ def _read(url: str) -> Url:
     db = _database(path, options, kind)
     username, password = options.pop("username", username), options.pop("password", password)
     if kind == "socket":
-        if not path or hosts[0] != ("", 0):
+        if not path or pieces.netloc.rpartition("@")[2]:
             raise Problem("a socket's path is absolute, as in unix:///run/redis.sock")
         path = unquote(path)
     elif kind == "server":

@@ -6,6 +6,7 @@ import copy
 import inspect
 import json
 import pickle
+from typing import Any
 
 import pytest
 from celery import Celery
@@ -90,3 +91,19 @@ def test_taken_says_who_and_how_long() -> None:
 def test_denied_is_off_by_default() -> None:
     """A store that is merely out of reach did not turn the credentials down."""
     assert StoreUnavailable("x").denied is False
+
+
+class OwnKind(LockTaken):
+    """What a user may derive."""
+
+    def __init__(self, key_id: str, *rest: Any) -> None:
+        self.extra = "x"
+        super().__init__(key_id, *rest)
+
+
+def test_a_users_own_kind() -> None:
+    """A subclass with a field of its own keeps its parent's arguments, and survives a pickle, notes and all."""
+    error = OwnKind("k")
+    vars(error)["__notes__"] = ["seen"]
+    error.__init__("other")  # type: ignore[misc]  # once more, as a reduce does that calls it
+    assert pickle.loads(pickle.dumps(error)).args == ("other", None, 0.0, None)

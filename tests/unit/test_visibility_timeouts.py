@@ -20,10 +20,8 @@ def test_redis(scheme: str) -> None:
 
 def test_sqs() -> None:
     """So is that of SQS, read from its source: the transport cannot be imported without boto3."""
-    spec = importlib.util.find_spec("kombu.transport.SQS")
-    assert spec is not None
-    assert spec.origin is not None
-    tree = ast.parse(Path(spec.origin).read_text())
+    source = getattr(importlib.util.find_spec("kombu.transport.SQS"), "origin", None)
+    tree = ast.parse(Path(source or "there is no such module").read_text())
     found = [
         node.value.value
         for node in ast.walk(tree)

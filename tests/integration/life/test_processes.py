@@ -25,9 +25,9 @@ def test_a_client_used_before_the_fork(stage: Stage, name: str) -> None:
     results = [stage.tasks.quick.apply_async([n], queue=name) for n in range(500)]
     assert [result.get(timeout=60) for result in results] == list(range(500))
     assert stage.runs("in-the-parent") == 1
-    log = worker.log()
-    assert "Protocol" not in log
-    assert "lock store cannot be used" not in log
+    assert "Protocol" not in (log := worker.log())
+    # A call's bound is 75 ms here, which may pass on a busy machine: that is no mix.
+    assert [line for line in log.splitlines() if "cannot be used" in line and "TimeoutError" not in line] == []
     eventually(lambda: not stage.locks.keys("*:lock:*"), 3)
     worker.stop()
 
