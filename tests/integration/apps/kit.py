@@ -46,11 +46,9 @@ def _listen(**_: Any) -> None:
 
 
 def begin(task: Task, name: str) -> int:
-    """Notes that a body has begun; the number of the run.
-
-    It is counted first: a test that has read the note may kill the run, and look at the count.
-    """
+    """Notes that a body has begun; the number of the run."""
     lease = current_lease()
+    # Counted first: a test that has read the note may kill the run, and look at the count.
     number = int(notes.incr(f"runs:{name}"))
     say(
         f"begun:{name}",
